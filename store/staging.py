@@ -24,7 +24,7 @@ from krappy.core.staging import Job, JobState, PublishedPart, StagedTask
 from krappy.errors import CorruptBatch, StorageError
 from krappy.records import batch as batches
 from krappy.records.batch import CRC_START, BatchHeader
-from krappy.store.disk import NO_DESCRIPTOR, OS_DISK, Buffer, Disk
+from krappy.store.disk import NO_DESCRIPTOR, NOT_OPENED, OS_DISK, Buffer, Disk
 from krappy.store.groups import check_kinds, group_key, read_key
 from krappy.store.meta import Meta
 
@@ -104,7 +104,7 @@ class StagedFiles:
 
     def sync(self, id: str) -> None:
         """Makes the file, as it is now, and its name durable. Raises SyncFailed when that can't succeed any more,
-        StorageError when it may be tried again."""
+        StorageError when it may be tried again: a file descriptor is missing, or the folder."""
         path = self._path(id)
         try:
             file = self._disk.open(path)
@@ -114,15 +114,29 @@ class StagedFiles:
                 file.close()
             self._disk.fsync_dir(self.folder)
         except OSError as error:
-            kind = StorageError if error.errno in NO_DESCRIPTOR else SyncFailed
+            kind = StorageError if self._may_succeed(error) else SyncFailed
             raise kind(f"staging to {path}: {error}") from error
 
+    def _may_succeed(self, error: OSError) -> bool:
+        """Whether it is tried again, since nothing is wrong with the file: there was no file descriptor, or the whole
+        folder is away."""
+        if error.errno in NO_DESCRIPTOR or error.errno not in NOT_OPENED:
+            return error.errno in NO_DESCRIPTOR
+        try:
+            self._disk.fsync_dir(self.folder)
+        except OSError as refusal:
+            return refusal.errno in NOT_OPENED
+        return False
+
     def read(self, id: str, size: int) -> Iterator[list[tuple[int, BatchHeader, memoryview]]]:
-        """(partition, header, bytes) of each batch, checked, some MiB at a time. Raises CorruptBatch as well."""
+        """(partition, header, bytes) of each batch, checked, some MiB at a time. Raises CorruptBatch as well, for what
+        can't be read any more."""
         path = self._path(id)
         try:
             file = self._disk.open(path)
         except OSError as error:
+            if self._may_succeed(error):
+                raise StorageError(f"reading {path}: {error}") from error
             raise CorruptBatch(f"the staged file {path} is lost: {error}") from error
         try:
             position, want = 0, READ

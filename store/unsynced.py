@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from krappy.store.disk import Disk, File
@@ -34,11 +35,14 @@ class Unsynced:
     def sync(self, disk: Disk, folder: Path) -> None:
         """Raises OSError; then nobody knows what is on disk. With an errno of NOT_OPENED nothing is lost, and the sync
         may be repeated."""
-        names = self.names
+        missing: list[Path] = []
         for path, file in self._files.items():
             try:
                 (file or disk.open(path, write=True)).fdatasync()
             except FileNotFoundError:  # retention or the cleaner has removed it; or the whole folder is away
-                names = True
-        if names:
+                missing.append(path)
+        if self.names or missing:
             disk.fsync_dir(folder)
+        for path in missing:  # the folder may have come back in between
+            with suppress(FileNotFoundError):
+                disk.open(path, write=True).fdatasync()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from krappy.core.kafka.classic_member import Join, Joined, SyncAnswer
 from krappy.core.kafka.faults import Fault, Refused
+from krappy.core.kafka.subscription import assignment, subscribed_topics
 from krappy.core.security import needs
 from krappy.core.security.operations import Op, Resource
 from krappy.errors import KrappyError, ShuttingDown, StorageError
@@ -29,6 +30,7 @@ def kafka_host(session: KafkaSessionPort) -> str:
     return f"/{session.client_host}"
 
 
+CONSUMER = "consumer"  # the protocol type of groups that read topics
 ID_FIRST_SINCE = 4  # the version from which a member without an id gets one and joins again (KIP-394)
 NULL_PROTOCOL_SINCE = 7
 SKIP_SINCE = 9  # the version from which a leader can be told to skip the assignment (KIP-814)
@@ -149,9 +151,10 @@ def _leaves(session: KafkaSessionPort, name: str) -> int:
 NOT_FOUND_SINCE = 6  # the version from which a missing group is an error; before, its state is Dead (KIP-1043)
 
 
-@serves(ApiKey.DESCRIBE_GROUPS, needs=needs.group(Op.DESCRIBE))
+@serves(ApiKey.DESCRIBE_GROUPS, needs=needs.group(Op.DESCRIBE) + needs.topic(Op.DESCRIBE))
 async def describe_groups(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    """Classic groups with their members, and native groups in the same form."""
+    """Classic groups with their members, and native groups in the same form. What members subscribe to, and what they
+    are assigned, is left out where it names a topic that may not be described (Kafka tells it)."""
     groups = []
     async with counted(session) as rows:
         for name in request["groups"]:
@@ -184,12 +187,22 @@ async def _describe(session: KafkaSessionPort, name: str, version: int) -> Messa
                 "group_instance_id": instance_id,
                 "client_id": client_id,
                 "client_host": client_host,
-                "member_metadata": metadata,
-                "member_assignment": assignment,
+                **_of_topics(session, found.protocol_type, metadata, assigned),
             }
-            for member_id, instance_id, client_id, client_host, metadata, assignment in found.members
+            for member_id, instance_id, client_id, client_host, metadata, assigned in found.members
         ],
     }
+
+
+def _of_topics(session: KafkaSessionPort, protocol_type: str, metadata: bytes, assigned: bytes) -> Message:
+    """A member's subscription and assignment; empty where they may not be told."""
+    if protocol_type == CONSUMER and (sees := session.access.sees) is not None:
+        wants, has = subscribed_topics(metadata), assignment(assigned)
+        if wants is None or not all(map(sees, wants)):
+            metadata = b""
+        if has is None or not all(sees(topic) for topic, _ in has.partitions):
+            assigned = b""
+    return {"member_metadata": metadata, "member_assignment": assigned}
 
 
 @serves(ApiKey.LIST_GROUPS, needs=needs.group(Op.DESCRIBE))

@@ -72,7 +72,7 @@ async def _create(session: KafkaSessionPort, topic: Message, *, validate_only: b
         in_order = sorted(topic["assignments"], key=lambda each: each["partition_index"])
         placed: Placement = [tuple(each["broker_ids"]) for each in in_order]
     else:
-        placed = cluster.place(partitions, topic["replication_factor"])
+        placed = await cluster.place(partitions, topic["replication_factor"])
     id = UUID_ZERO
     if not validate_only:
         await session.until_mutable()
@@ -113,7 +113,7 @@ def _partitions(session: KafkaSessionPort, topic: Message) -> int:
     if count != DEFAULT and count <= 0:
         raise RefusedApi(Code.INVALID_PARTITIONS, "Number of partitions must be larger than 0, or -1 for the default.")
     there = len(session.broker.image.brokers)
-    if factor > there:
+    if factor > there > 0:  # else this broker is just being registered (`place`)
         are = "broker is" if there == 1 else "brokers are"
         text = f"The target replication factor of {factor} cannot be reached because only {there} {are} registered."
         raise RefusedApi(Code.INVALID_REPLICATION_FACTOR, text)

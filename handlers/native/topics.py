@@ -18,7 +18,7 @@ async def create_topic(session: SessionPort, request: messages.CreateTopic) -> m
     access, factor, replicas = session.access, request.replication_factor, None
     partitions = request.partitions or session.broker.config.default_partitions
     if factor is not None and not (request.if_absent and access.find_topic(request.topic, Op.CREATE)):
-        replicas = access.creating(request.topic).place(partitions, factor)
+        replicas = await access.creating(request.topic).place(partitions, factor)
     topic, created = await access.create_topic(
         request.topic, partitions, request.config or {}, if_absent=request.if_absent, replicas=replicas
     )

@@ -398,9 +398,9 @@ class LocalBroker(Runtime):
             told.made = new and not own
         return made, new
 
-    def place(self, partitions: int, factor: int) -> Placement:
-        """The brokers of each partition of a new topic. Raises InvalidReplicationFactor."""
-        return self.changes.place(partitions, factor)
+    async def place(self, partitions: int, factor: int) -> Placement:
+        """The brokers of each partition of a new topic. Raises InvalidReplicationFactor, RequestTimeout."""
+        return await self.changes.place(partitions, factor)
 
     async def alter_topic(
         self, name: str, config: Changes | None, partitions: int | None, replicas: Placement | None = None

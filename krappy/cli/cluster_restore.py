@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import base64
 import shutil
+import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgpack
+
+from krappy.broker.groups.keeping import joined
+from krappy.broker.groups.replicated import LINEAGE
 from krappy.broker.kafka_groups.offset_records import is_offset_key, offset_in, offset_key
 from krappy.broker.staging.replicated import outcome_rows
 from krappy.broker.topics.internal_topics import INTERNAL, JOBS, OFFSETS, SHARES, TRANSACTIONS
@@ -26,7 +31,11 @@ from krappy.core.cluster.document import Document
 from krappy.core.cluster.image import Image, TopicImage
 from krappy.core.cluster.state import NOBODY, write_state
 from krappy.core.cluster.tree import Znode
+from krappy.core.epochs import Epochs
 from krappy.core.kafka.offset import Offset
+from krappy.core.kafka.share_state import ShareState
+from krappy.core.leases import Leases
+from krappy.core.lineage import split_lineage
 from krappy.core.stability import marker
 from krappy.core.staging import OWN, JobState
 from krappy.core.transactions import Transaction
@@ -86,18 +95,18 @@ class _Build:
         self._puts: dict[bytes, bytes] = {}  # for the catalog
         self._committed: set[int] = set()  # producer ids of staged jobs whose commit was decided
         self._open: dict[int, Transaction] = {}  # by producer id
+        self._epochs: dict[At, tuple[Epochs, int]] = {}  # of logs that are done, and where these end
         self._notes: list[str] = []
         self._left = MOST_KEPT
 
     def run(self) -> ClusterRestored:
         topics = [each for name, each in sorted(self._image.topics.items()) if name not in INTERNAL]
-        for name in (TRANSACTIONS, JOBS, OFFSETS, SHARES):
-            if name in self._image.topics:
-                self._take(name, self._fold(self._image.topics[name]))
+        self._take_all(TRANSACTIONS, JOBS, OFFSETS)
         for topic in topics:
             for index in range(len(topic.partitions)):
                 with _failing(f"{topic.name}-{index}"):
                     self._finish(topic, index)
+        self._take_all(SHARES)
         Views(self._folder / "views").close()  # the broker's first start folds the logs
         meta = Meta(self._folder / "meta")
         try:
@@ -136,6 +145,7 @@ class _Build:
         log.sync()
         log.high_watermark = log.end_offset
         log.checkpoint()
+        self._epochs[topic.name, index] = log.epochs, log.end_offset
         log.close()
 
     def _fold(self, topic: TopicImage) -> dict[bytes, Row]:
@@ -159,6 +169,11 @@ class _Build:
         return found
 
     # --- what internal topics have
+
+    def _take_all(self, *topics: str) -> None:
+        for name in topics:
+            if name in self._image.topics:
+                self._take(name, self._fold(self._image.topics[name]))
 
     def _take(self, topic: str, rows: Mapping[bytes, Row]) -> None:
         take = {
@@ -216,7 +231,8 @@ class _Build:
             return
         found = self._image.topics.get(at[0])
         if group_of(key) in groups and found is not None and found.id == value[:ID] and at[1] < len(found.partitions):
-            self._puts[key] = value[ID:]
+            lineage = dict(headers).get(LINEAGE)
+            self._puts[key] = _fitting(value[ID:], lineage, *self._epochs[at]) if lineage else value[ID:]
 
     # --- the catalog
 
@@ -251,6 +267,26 @@ class _Build:
                     state = each.state._replace(leader=NOBODY, elr=(), last_known_elr=(), emptied=())
                     found[path] = write_state(state, found[path])
         return found
+
+
+def _fitting(state: bytes, lineage: bytes, epochs: Epochs, end: int) -> bytes:
+    """A group's state without the leader epochs of what it has read. Where the log has another history, as since an
+    unclean election that the group had not seen, it goes back to where they part: a broker that is alone could not tell
+    any more. Raises StorageError."""
+    try:
+        flat = msgpack.unpackb(joined(lineage, state))
+        found = ShareState.load(flat)  # native ones, too: these have the leases alone
+        leases = Leases.load(found.leases, max_deliveries=sys.maxsize)
+    except (ValueError, TypeError) as error:
+        raise StorageError(f"the state of a group can't be read: {error}") from error
+    known = epochs.known[-1][0] if epochs.known else -1
+    while (last := leases.lineage.last) >= 0:
+        parts = leases.lineage.parts(epochs.end_of(last, end) or (known, end), leases.frontier)
+        if parts is None:
+            break
+        leases.cut(parts)
+    plain = split_lineage(leases.dump())[1]
+    return bytes(msgpack.packb(plain if found.leases == flat else found._replace(leases=plain).dump()))
 
 
 def _size(key: bytes, row: Row | None) -> int:

@@ -21,6 +21,7 @@ from krappy.cli import argv, output
 from krappy.cli.contexts import FILE_VARIABLE, VARIABLES
 from krappy.cli.errors import Failure
 from krappy.settings.described import describe
+from krappy.settings.listeners import HTTP
 from krappy.settings.server import PREFIX, SPECS, ServerConfig, load
 from krappy.settings.spec import is_secret
 from krappy.version import VERSION
@@ -188,7 +189,9 @@ def _announce(config: ServerConfig, broker: Broker, as_json: bool) -> None:
         output.emit_json({**facts, "version": VERSION})
         return
     lines = [f"krappy {VERSION}, process {os.getpid()}, data in {config.data.absolute()}"]
-    shown = {**listening, "http": listening["http"] and f"http://{listening['http']}/"}
+    http = config.listener(HTTP)
+    scheme = "https" if http is not None and http.has_tls else "http"
+    shown = {**listening, "http": listening["http"] and f"{scheme}://{listening['http']}/"}
     if any(name.startswith("kafka ") and address == shown["kafka"] for name, address in shown.items()):
         del shown["kafka"]  # the first one has a name
     where = ", ".join(address if name == "http" else f"{name} {address}" for name, address in shown.items() if address)

@@ -292,6 +292,9 @@ class App:
             kind = "application/problem+msgpack" if binary else "application/problem+json"
             response = Response(encode(problem, binary=binary), problem.status, headers, kind)
             await response(scope, receive, harden)
+        finally:
+            if self._console.broker.opened and self._console.broker.client_quotas.timed:
+                payer_of(self._console, scope).took(scope["parsed"]())
 
     async def _handle(self, scope: Any, receive: Any, send: Any) -> None:
         scope["path"] = _path(scope["raw_path"])
@@ -396,11 +399,17 @@ class _Fixed:
 
 
 class _Pages(StaticFiles):
-    """The pages. A browser asks each time whether they have changed (ETag), so an update is seen at once."""
+    """The pages. A browser asks each time whether they have changed (ETag), so an update is seen at once. They are
+    small, so each is sent whole: a Range header is ignored, as RFC 9110 (section 14.2) allows."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        whole = [(name, value) for name, value in scope["headers"] if name != b"range"]
+        await super().__call__({**scope, "headers": whole}, receive, send)
 
     def file_response(self, *args: Any, **options: Any) -> Response:
         response = super().file_response(*args, **options)
         response.headers["cache-control"] = "no-cache"
+        response.headers["accept-ranges"] = "none"
         return response
 
 

@@ -8,7 +8,7 @@ damaged.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 LAST = 2**31 - 1  # the highest that Kafka's protocol can tell
@@ -67,9 +67,10 @@ class Epochs:
 
     def kept(self, start: int, end: int) -> tuple[tuple[int, int], ...]:
         """The pairs for the offsets from `start` to before `end`."""
-        known = tuple(each for each in self._known if each[1] < end)
-        first = bisect_right(known, start, key=lambda each: each[1]) - 1
-        return known[max(0, first) :]
+        known = self._known
+        stop = bisect_left(known, end, key=lambda each: each[1])
+        first = bisect_right(known, start, hi=stop, key=lambda each: each[1]) - 1
+        return known[max(0, first) : stop]
 
     def end_of(self, epoch: int, end: int) -> tuple[int, int] | None:
         """(the highest known epoch up to `epoch`, the offset behind its last event). `end`: the log's, for the last

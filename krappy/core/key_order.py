@@ -9,8 +9,9 @@ else its redelivery would break the order. Events without a key are always open.
 Keys are tokens here: any hashable value. The broker uses a hash of the key; two keys with one hash merely wait for
 each other.
 
-A member mostly gets all fresh events of a read, and settles them together. They are kept as one block, whose events
-are looked at one by one only when something else happens to one of them, or when another event has one of their keys.
+A member mostly gets all fresh events of a read, and settles them in their order. They are kept as one block, whose
+events are looked at one by one only when something else happens to one of them, or when another event has one of their
+keys.
 """
 
 from __future__ import annotations
@@ -36,16 +37,19 @@ class _Chain:
 
 
 class _Block(NamedTuple):
-    """Leased events: those of the spans, which ascend, with the key of each. `distinct`: these keys, without None."""
+    """Leased events: those of the spans, which ascend. `keys`: the key of each, behind those of the first `settled`
+    events, which are gone. `distinct`: all these keys, without None."""
 
     spans: Sequence[Span]
     keys: Sequence[Hashable | None]
     distinct: set[Hashable]
+    settled: int = 0
 
-    def lies(self, first: int, last: int) -> tuple[bool, bool]:
-        """Whether all of it, and whether any of it, lies in `first` to `last`."""
-        low, high = self.spans[0][0], self.spans[-1][1]
-        return first <= low and high <= last, low <= last and first <= high
+    def after(self, last: int) -> _Block:
+        """What it has above `last`."""
+        count = sum(min(end, last) - first + 1 for first, end in self.spans if first <= last)
+        left = [(max(first, last + 1), end) for first, end in self.spans if end > last]
+        return self._replace(spans=left, settled=self.settled + count)
 
 
 class KeyOrder:
@@ -94,7 +98,8 @@ class KeyOrder:
         blocks, self._blocks = self._blocks, []
         known = self.known
         for block in blocks:
-            self._arrive(zip(offsets_of(block.spans), block.keys, strict=True), len(block.keys), set(block.distinct))
+            keys = block.keys[block.settled :]
+            self._arrive(zip(offsets_of(block.spans), keys, strict=True), len(keys), set(block.distinct))
         self.known = known
 
     def _arrive(
@@ -207,10 +212,18 @@ class KeyOrder:
 
     def settle(self, first: int, last: int) -> None:
         """Removes the events `first` to `last`, which are settled, whatever their state."""
-        kept = [block for block in self._blocks if not block.lies(first, last)[0]]
-        self._blocks = kept
-        if any(block.lies(first, last)[1] for block in kept):
-            self._unfold()
+        kept = []
+        for block in self._blocks:
+            low, high = block.spans[0][0], block.spans[-1][1]
+            if last < low or high < first:
+                kept.append(block)
+            elif low < first:  # it lies within
+                self._unfold()
+                break
+            elif last < high:
+                kept.append(block.after(last))
+        else:
+            self._blocks = kept
         keys, alone, chains = self._keys, self._alone, self._chains
         for offset in range(first, last + 1) if keys else ():
             key = keys.pop(offset, None)

@@ -42,7 +42,7 @@ class Lineage:
         and if the epoch is not known (-1)."""
         if epoch > self.last:
             self.since = self.since if self.pairs else first
-            self.pairs = (*self.pairs, (epoch, first))[-MOST:]
+            self.pairs = (*(each for each in self.pairs if each[1] < first), (epoch, first))[-MOST:]
 
     def cut(self, end: int) -> None:
         """The position is at `end` now."""

@@ -236,6 +236,11 @@ class Entrance:
         """See PacedPort."""
         return 0.0 if self._locked else max(0.0, self._until - trio.current_time())
 
+    @property
+    def _whose(self) -> str:
+        principal = self._peer.principal
+        return principal.host if self._locked or principal.mechanism is None else str(principal)
+
     def _stop_reading(self) -> None:
         raise NotImplementedError
 

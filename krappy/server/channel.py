@@ -5,8 +5,8 @@ Both protocols have the same frames: a size of four bytes, then as many bytes. A
 
 - Frames are dispatched in the order they came, and only while the peer takes its answers and memory allows it.
 - A peer with many requests lets others have their turn every `TURN` seconds. While others wait for a turn, a peer that
-  asked for little before may begin one small request at once; the rest waits for its turn. Cancelling very many waiting
-  requests of a peer that left takes a turn, too.
+  asked for little before may begin one small request at once; the rest waits for its turn (`Turns`). Cancelling very
+  many waiting requests of a peer that left takes a turn, too.
 - The server notices that a peer has left even while it does not read from it. Then the peer's waiting requests end at
   once, and the requests it had sent behind them are served, unless they would have to wait.
 - A frame that has begun must be complete within some time, however slowly its bytes come.
@@ -29,7 +29,7 @@ from krappy.errors import KrappyError, ProtocolError, RequestTimeout
 from krappy.server.budget import FAIR
 from krappy.server.described import DescribedConnection
 from krappy.server.outbox import Outbox, Part
-from krappy.server.pace import LITTLE, PROOF, SMALL, TINY, TURN
+from krappy.server.pace import LITTLE, PROOF, SMALL, TURN
 from krappy.server.sockets import has_left, readable
 from krappy.server.throttled import Throttled
 from krappy.tls import TlsSocket
@@ -193,10 +193,10 @@ class Channel(DescribedConnection, Throttled):
             await self._read()
         except OSError:
             if len(self._waits) > FEW:  # thousands of requests are about to be cancelled
-                await self._server.turns.next()
+                await self.pause()
             raise
         if len(self._waits) > FEW and not self._finishing:
-            await self._server.turns.next()
+            await self.pause()
 
     async def _read(self) -> None:
         sock, scratch, turns, budget = self._sock, self._server.scratch, self._server.turns, self._server.budget
@@ -235,7 +235,7 @@ class Channel(DescribedConnection, Throttled):
                     or (turns.contended and not its_turn)
                 ):
                     await self._room(self._may_begin)
-                    await turns.next()
+                    await self.pause()
                     its_turn = True
             if self._barred and self._silent is not None:
                 raise self._silent
@@ -260,7 +260,7 @@ class Channel(DescribedConnection, Throttled):
             its_turn = self._turn_over or (much and took > TURN)
             self._quick = -PROOF if its_turn and took > LITTLE else self._quick + 1
             if its_turn:
-                await turns.next()
+                await self.pause()
             if self._wanted and self._large is None:
                 await self._make_room()
             await self._room(self._may_begin if self._held_back else self._may_read)
@@ -366,7 +366,7 @@ class Channel(DescribedConnection, Throttled):
         least, limit = self._least, self._limit()
         large = FAIR if self._server.budget.spent else LARGE
         waits = contended and self._quick < 0
-        small = TINY if contended and self._server.turns.crowded else SMALL
+        small = self._server.turns.small
         while held - position >= 4:
             size = SIZE.unpack_from(data, position)[0]
             if not least <= size <= limit:

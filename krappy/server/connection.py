@@ -26,7 +26,6 @@ from krappy.ports.audit import ASKED, AskedFor
 from krappy.server.authentication import Admission
 from krappy.server.budget import FAIR
 from krappy.server.channel import LATER, TASK, Channel
-from krappy.server.pace import TINY
 from krappy.server.session import Session
 from krappy.server.sockets import endpoint
 from krappy.server.throttled import HELD, over_quota
@@ -192,7 +191,7 @@ class Connection(Channel):
                     async with self._beginning:
                         await self.writable()
                         await self.pause()
-                elif size > TASK + TINY and self._server.turns.crowded:
+                elif (turns := self._server.turns).crowded and size > TASK + turns.small:
                     await self.pause()
                 value = await answer
         except KrappyError as refused:

@@ -3,10 +3,10 @@
 A peer can affect only its own connection:
 
 - A request's head may have 16 KiB and `HEADERS` lines, and take some seconds. Requests begin in turns, by address, a
-  few in a round of the event loop (`StrangerSteps`): each takes a ms or so, and hundreds may come together.
-- The application bounds the size and the time of a body: only
-  what it asks for is read. Pipelined requests wait in the socket: beyond a request that is being answered, `AHEAD`
-  bytes are held at most, however many came before it.
+  few in a round of the event loop (`StrangerSteps`): each takes a ms or so, and hundreds may come together. Parts of a
+  body that comes in chunks are parsed likewise: there may be thousands of trailers behind it.
+- The application bounds the size and the time of a body: only what it asks for is read. Pipelined requests wait in the
+  socket: beyond a request that is being answered, `AHEAD` bytes are held at most, however many came before it.
 - A peer that takes nothing is cut off after a while, also in the middle of an answer.
 - Answers count against the memory budget, and HTTP has a share of it. While the share is spent, no large answer is
   made, and a peer that takes too long for its answer is cut off sooner. Probes, which are small, are always answered.

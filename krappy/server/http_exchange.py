@@ -16,7 +16,7 @@ from krappy.wire import mistaken
 ABSOLUTE = re.compile(rb"https?://([^/?#]*)(.*)", re.IGNORECASE)  # a request's target as proxies get it
 NO_BODY = (204, 304)
 PARTS, PART = 1000, 64  # beyond its first 1000 chunks a body needs 64 bytes a chunk on average, since each takes time
-TURN = 32  # parts of a body that are read in one turn
+UNWANTED = 32  # parts of a body that are skipped
 
 
 class HttpExchange:
@@ -31,9 +31,11 @@ class HttpExchange:
         self.spoken: str | None = None  # the other protocol that the peer speaks
         self._broken: h11.RemoteProtocolError | None = None
         self._whole = False  # the request has come, with its body
+        self._chunked = False  # the request's body comes in chunks
         self._bare = False  # the answer has no body, whatever the application sends
         self._ahead = 0  # bytes held beyond the whole request: h11 keeps them for the next ones
         self._parts = self._body = 0  # how many parts the request's body has so far, and how many bytes
+        self._seconds = 0.0  # that parsing took, since `parsed` was asked last
 
     # --- requests
 
@@ -82,6 +84,7 @@ class HttpExchange:
             await self.refuse(505, "this server speaks HTTP/1.1")
             return None
         self._whole = self._bare = False
+        self._chunked = b"transfer-encoding" in named
         self._parts = self._body = 0
         return request
 
@@ -106,14 +109,22 @@ class HttpExchange:
             "headers": headers,
             "client": self._peer,
             "server": self._here,
+            "parsed": self.parsed,
         }
+
+    def parsed(self) -> float:
+        """For how many seconds requests were parsed since this was asked last."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    def _parse_took(self, seconds: float) -> None:
+        self._seconds += seconds
 
     async def receive(self) -> dict[str, Any]:
         """For the application: the parts of the body, then `http.disconnect` when the peer sends no more."""
         while not self._whole:
             try:
-                in_turn = self._parts > 0 and self._parts % TURN == 0
-                event = await self._next_event() if in_turn else self._http.next_event()
+                event = await self._next_part()
             except h11.RemoteProtocolError as error:
                 self._broken = error
                 break
@@ -145,9 +156,14 @@ class HttpExchange:
         await trio.lowlevel.checkpoint()
         return {"type": "http.disconnect"}
 
+    async def _next_part(self) -> Any:
+        """The next event of a body. That of chunks is parsed, like a head: it may have thousands of trailers (RFC 9112,
+        section 7.1.2), and hundreds of bodies may come together. Raises h11.RemoteProtocolError."""
+        return await self._next_event() if self._chunked else self._http.next_event()
+
     async def _next_event(self) -> Any:
         """That of h11, when it is this peer's turn. Raises h11.RemoteProtocolError."""
-        return await self._steps.make(self._peer[0], self._http.next_event)
+        return await self._steps.make(self._peer[0], self._http.next_event, self._parse_took)
 
     def _held(self) -> int:
         """How many bytes h11 holds that it has not parsed: never more than a head that is not whole, and `AHEAD`."""
@@ -194,10 +210,10 @@ class HttpExchange:
 
     async def _pass_over(self, size: int) -> None:
         parts = 0
-        while self._http.their_state is h11.SEND_BODY and size > 0 and parts < TURN:
+        while self._http.their_state is h11.SEND_BODY and size > 0 and parts < UNWANTED:
             parts += 1
             try:
-                event = self._http.next_event()
+                event = await self._next_part()
             except h11.RemoteProtocolError:
                 return
             if isinstance(event, h11.Data):

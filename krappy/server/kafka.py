@@ -31,7 +31,7 @@ from krappy.server.authentication import Admission
 from krappy.server.channel import LATER, TASK, Channel
 from krappy.server.kafka_session import KafkaSession
 from krappy.server.outbox import Part
-from krappy.server.pace import OUTBOX, SMALL, TINY
+from krappy.server.pace import OUTBOX, SMALL
 from krappy.server.sockets import endpoint
 from krappy.settings.listeners import parse_address
 from krappy.types import FilePart
@@ -224,7 +224,7 @@ class KafkaConnection(Channel):
     async def _wait_for(self, slot: AnswerSlot, answer: Coroutine[Any, Any, dict[str, Any] | None]) -> None:
         with self._until_it_leaves():
             try:
-                if slot.size > TASK + TINY and self._server.turns.crowded:
+                if (turns := self._server.turns).crowded and slot.size > TASK + turns.small:
                     await self.pause()
                 value = await answer
             except Exception as error:

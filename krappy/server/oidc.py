@@ -62,7 +62,7 @@ class ProviderLogin:
         except ProviderRefusal as error:  # of a guess, too: RFC 6749, section 5.2
             raise TokenRefused(f"no token for this code: {error}") from None
         claims = await self._tokens.claims(str(answer.get("id_token", "")), [self._client])
-        if not hmac.compare_digest(str(claims.get("nonce", "")).encode(), attempt.nonce.encode()):
+        if not hmac.compare_digest(str(claims.get("nonce", "")).encode(errors="replace"), attempt.nonce.encode()):
             raise TokenRefused("an ID token of another login")
         if claims.get("azp", self._client) != self._client:  # OpenID Connect Core, section 3.1.3.7
             raise TokenRefused("an ID token for another client")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import trio
 import trio.abc
 
+from krappy.core.address_lines import AddressLines
 from krappy.server.budget import FAIR
 from krappy.server.outbox import Outbox
 from krappy.waiting import Signal, wait_any
@@ -24,41 +25,71 @@ LITTLE = 0.0005  # seconds: a peer whose requests take longer in a contended rou
 PROOF = 16  # after long work, how many small reads a peer needs until it counts as one that asks for little
 SMALL = 4 << 10  # bytes of a request that may begin while others wait for their turn or for memory
 LONG = 0.025  # seconds after which a round of the event loop begins no more that may take long
-TINY = 1 << 10  # bytes of a request that a round begins all the same: hundreds of these take no long time
+TINY = 1 << 10  # bytes of a request that it begins all the same,
+LONGEST = (
+    0.1  # and seconds after which it begins none: a kilobyte may name 200 topics, and to refuse them takes some ms
+)
 
 
 class Turns(trio.abc.Instrument):
-    """Of all tasks with long work, one goes on in each round of the event loop, in the order they came. So a task with
-    little work waits for one of them, not for all.
+    """Of all tasks with long work, one goes on in each round of the event loop: of each peer one in turn, and those of
+    one peer in the order they came. So a task with little work waits for one of them, not for all, and one with long
+    work for one of each other peer, however many these have.
 
     What takes a ms may come by hundreds of connections at the same moment: once a round has lasted for `LONG`, the rest
-    of that counts as long work. As an instrument of trio it knows when each round began.
+    of that counts as long work, and after `LONGEST` everything does. As an instrument of trio it knows when each round
+    began.
     """
 
     def __init__(self) -> None:
         self._began = math.inf  # when the round did, on perf_counter
-        self._queue = trio.Lock()  # its holder goes on in the next round, and releases it at once
+        self._taken = False  # somebody goes on in the next round
+        self._lines: AddressLines[trio.Event] = AddressLines()  # by peer
         self.until = 0.0  # when the time is over (perf_counter) that all small requests of this round have together
 
     @property
     def contended(self) -> bool:
         """Whether somebody waits for a turn, or this round has lasted for long: then nobody else should begin long
         work."""
-        return self._queue.locked() or self.crowded
+        return self._taken or self.crowded
 
     @property
     def crowded(self) -> bool:
         """Whether this round has lasted for long."""
         return perf_counter() - self._began > LONG
 
+    @property
+    def small(self) -> int:
+        """How many bytes a request may have that begins in this round although others wait for their turns."""
+        lasted = perf_counter() - self._began
+        return SMALL if lasted <= LONG else TINY if lasted <= LONGEST else 0
+
     def after_io_wait(self, timeout: float) -> None:
         self._began = perf_counter()
 
-    async def next(self) -> None:
-        """Returns when all that came before have had their turns."""
-        async with self._queue:
-            pass
+    async def next(self, peer: str = "") -> None:
+        """Returns when it is the turn of this peer, a user or an address, and all of it that came before have had
+        theirs."""
+        taken, self._taken, turn = self._taken, True, trio.Event()
+        try:
+            if taken:
+                self._lines.add(peer, turn)
+                await turn.wait()
+            else:
+                turn.set()
+                await trio.lowlevel.checkpoint()
+        finally:
+            self._lines.drop(peer, turn)  # if it has not had its turn, for its connection has ended
+            if turn.is_set():
+                self._pass_on()
         self.until = perf_counter() + TURN
+
+    def _pass_on(self) -> None:
+        turn = self._lines.pop()
+        if turn is None:
+            self._taken = False
+        else:
+            turn.set()
 
 
 class Pace:
@@ -83,9 +114,14 @@ class Pace:
         if not self.ready:
             await wait_any([self.changed, self._server.budget.freed], lambda: self.ready)
 
+    @property
+    def _whose(self) -> str:
+        """Whose turns it takes: the user's who has logged in, else its address's."""
+        raise NotImplementedError
+
     async def pause(self) -> None:
         """Lets others have their turn, in the middle of long work."""
-        await self._server.turns.next()
+        await self._server.turns.next(self._whose)
 
     @property
     def answer_bytes(self) -> int:

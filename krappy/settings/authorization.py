@@ -58,6 +58,6 @@ def read_super_users(text: str) -> list[str]:
     found = [each for each in map(str.strip, text.split(";")) if each]
     for each in found:
         kind, _, name = each.partition(":")
-        if not kind or not name:
-            raise ValueError(f"'{each:.80}' is not TYPE:NAME, such as User:ada")
+        if kind not in ("User", "Group") or not name:  # who is no principal would be none of them
+            raise ValueError(f"'{each:.80}' is not User:NAME or Group:NAME, such as User:ada")
     return found

@@ -138,3 +138,52 @@ def test_a_replica_that_is_not_in_sync_is_not_used() -> None:
         assert world.partition() is here
 
     run(Leader(b"new"), test)
+
+
+class Deposed(Leader):
+    """As that of broker OLD, which still tells where its own log ends, late; another one leads since, whose log has
+    grown beyond that."""
+
+    OLD, NEW_EPOCH, ENDS, LATER = LEADER, EPOCH + 1, 30, 50
+
+    def __init__(self, id: bytes) -> None:
+        super().__init__(id, 0, self.LATER)
+        self.told = trio.Event()
+
+    async def offsets_at(
+        self, broker: int, partitions: Iterable[TopicPartition], timestamp: int
+    ) -> Mapping[TopicPartition, int | KrappyError]:
+        if broker == self.OLD:
+            await self.told.wait()
+            return dict.fromkeys(partitions, self.ENDS)
+        return dict.fromkeys(partitions, self.LATER)
+
+    async def fetch(
+        self, broker: int, wanted: Mapping[Place, tuple[int, int]], max_bytes: int, wait_s: float
+    ) -> Mapping[Place, PeerRead | KrappyError]:
+        if broker == self.OLD:
+            return {place: NotLeader("it leads in an earlier epoch") for place in wanted}
+        [(place, (offset, epoch))] = wanted.items()
+        assert epoch == self.NEW_EPOCH
+        self.told.set()
+        await trio.sleep(1)
+        return {place: PeerRead(0, 60, 60, b"events" if offset == self.LATER else b"", 60, 10)}
+
+
+def test_what_the_last_leader_tells_late_is_not_where_the_next_ones_news_begin() -> None:
+    """A group that has come to where the last leader's log ended would miss what is between."""
+    leader = Deposed(b"new")
+
+    async def test(world: World) -> None:
+        partition, [known] = world.partition(), world.topic.image.partitions
+        partition.moved.subscribe(lambda: None)
+        await trio.sleep(0.1)
+        known.state.leader, known.state.leader_epoch = LEADER + 1, leader.NEW_EPOCH
+        world.all.look()
+        await trio.sleep(1.2)
+        assert partition.last_stable_offset == 60
+        with pytest.raises(BlockingIOError):
+            partition.read_now(leader.ENDS, 1)
+        assert partition.read_now(leader.LATER, 1).data == b"events"
+
+    run(leader, test)

@@ -346,3 +346,46 @@ def test_where_a_replica_lacks_the_last_epoch_its_leader_is_asked() -> None:
     shared.move(cast(Any, copy))
     assert shared.wanted(0) == 0
     assert shared.is_found, "it has all that is left"
+
+
+def test_where_the_last_leaders_log_began_says_nothing_of_the_next_ones() -> None:
+    """That one has events which the other had deleted, and new ones behind them, which nobody has had."""
+    world = World(Random(0), True, Leases)
+    world.random = cast(Any, SimpleNamespace(random=lambda: 1.0))  # no more elections
+    shared, leases = world.shared, world.shared.leases
+    distant = cast(DistantPartition, shared.partition)
+    distant.begin()
+    distant.take(PeerRead(100, 110, 110, b"", 110, 0), 110)
+    shared.trim()
+    leases.lease(0, "m", 1_000, LogSlice(100, 110, [(100, 109)], epochs=[(world.epoch, 100)]), 10)
+    leases.ack("m", 100, 109)
+    world.log.append([world.epoch] * 50)
+    world.state.leader_epoch += 1
+    world.log.epochs.lead(world.epoch, 50)
+    world.log.append([world.epoch] * 100)
+    assert (leases.floor, shared.is_found) == (110, False)
+    trio.run(shared.find)
+    assert (leases.floor, shared.is_found) == (50, True)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_epochs_of_a_position_without_any_are_written_at_once(keeps: bool) -> None:
+    """The group may stay without members for long, and its next coordinator is to know which history it has read. Not
+    where that would forget them all the same."""
+    world, written = World(Random(0), False, Leases), list[SharedPartition]()
+    group: Any = world.shared.group
+    group.changed, group.keeps_epochs = written.append, keeps
+    world.log.append([world.epoch] * 5)
+    shared, shared.leases = world.shared, Leases(5, max_deliveries=3)
+    for _ in range(2):
+        shared.trim()
+        assert shared.leases.lineage.pairs == ((world.epoch, 0),)
+        assert written == [shared] * keeps
+
+
+def test_events_of_two_epochs_before_the_position_are_noted_as_of_the_last() -> None:
+    """What waits is read together with what is new, by a group that knew no epoch before."""
+    leases = Leases.load([1, 10, 0, 5, 5, 1, 0], max_deliveries=3)
+    leases.lease(0, "m", 1_000, LogSlice(5, 20, [(5, 19)], epochs=[(1, 5), (2, 8)]), 100)
+    assert (leases.frontier, leases.lineage.pairs) == (20, ((2, 10),))
+    assert Leases.load(leases.dump(), max_deliveries=3).lineage.pairs == leases.lineage.pairs

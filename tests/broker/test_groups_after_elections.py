@@ -12,6 +12,8 @@ import trio
 from trio.testing import trio_test
 
 from krappy import errors
+from krappy.broker.groups import keeping
+from krappy.broker.groups.keeping import LocalGroups
 from krappy.broker.partition.partition import Partition
 from krappy.broker.partition.replica import Standing
 from krappy.core.cluster.roles import Role
@@ -57,6 +59,34 @@ async def test_a_group_that_looks_late_gets_all_that_came_in_place_of_what_was_l
         assert {lease[4] for lease in got.leases} == {1}
         await other.ack([("t", 0, 5, 14, partition.epoch)]).wait()
         assert broker.groups.positions("g") == [("t", 0, 15)]
+
+
+@trio_test
+@pytest.mark.parametrize("order", ["none", "key"])
+async def test_a_damaged_leader_epoch_is_no_history(tmp_path: Path, order: str) -> None:
+    """No checksum covers it. What comes behind that batch is acknowledged as ever, and not delivered again."""
+    async with running(tmp_path) as broker:
+        partition = (await broker.create_topic("t", 1, NO_VIEW))[0].led(0)
+        for _ in range(3):
+            await publish(partition, 5)
+        [segment] = (tmp_path / "topics" / "t-0").glob("*.log")
+        size = segment.stat().st_size // 3
+        with segment.open("r+b") as file:
+            file.seek(size + 12)
+            file.write((7777).to_bytes(4, "big"))
+        member = await broker.groups.join("g", "a", ["t"], order=order)
+        got: list[int] = []
+        while (polled := await member.poll(*ALL)).leases:
+            got += offsets(polled)
+        assert got == list(range(15))
+        await member.ack([("t", 0, 0, 4, partition.epoch), ("t", 0, 10, 14, partition.epoch)]).wait()
+        with pytest.raises(errors.LeaseLost):
+            await member.ack([("t", 0, 5, 9, 7777)]).wait()
+        await member.ack([("t", 0, 5, 9, partition.epoch)]).wait()
+        epoch = partition.epoch
+        await partition.take(PartitionState(SELF, epoch + 1, isr=(SELF,)), 99, Role.LEADER, SELF)
+        assert broker.groups.positions("g") == [("t", 0, 15)]
+        assert offsets(await member.poll(*ALL)) == []
 
 
 @trio_test
@@ -207,10 +237,17 @@ async def test_no_event_is_dead_since_a_lost_one_was(tmp_path: Path, monkeypatch
 
 
 @trio_test
+@pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("order", ["none", "key"])
-async def test_a_restart_delivers_nothing_again_but_what_was_not_acknowledged(tmp_path: Path, order: str) -> None:
+async def test_a_restart_delivers_nothing_again_but_what_was_not_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, kept: bool
+) -> None:
     """The leader epoch rises at each start, also where nothing is written, where compaction removes all events of an
-    epoch, and where those of the first ones are deleted."""
+    epoch, and where those of the first ones are deleted. `kept`: positions have epochs after the start, as in a
+    cluster."""
+    if kept:
+        monkeypatch.setattr(LocalGroups, "keeps_epochs", True)
+        monkeypatch.setattr(keeping, "parted", lambda state: (b"", state))
     reports: list[str] = []
     left: dict[int, int] = {}  # offsets that were not acknowledged, and how often they were delivered
     for number in range(9):
@@ -223,26 +260,33 @@ async def test_a_restart_delivers_nothing_again_but_what_was_not_acknowledged(tm
             partition = broker.topic("t").led(0)
             first = partition.log.end_offset
             if number % 3 != 2:
-                await publish(partition, 3, [b"a", b"b", b"%d" % number])
+                others = [b"%d" % each for each in range(number if number % 4 == 3 else 0)]
+                await publish(partition, 3 + len(others), [b"a", b"b", *others, b"%d" % number])
+            if number % 4 == 3:
+                await broker.housekeeper.clean(partition, broker.now_ms())
+                there = {each.offset for each in await read_all(partition)}
+                assert min(there) == first, "no event of an earlier epoch is left"
+                left = {}
+            [*known] = partition.epochs.known
+            assert len(known) > 1 or not number, "nor is an epoch forgotten"
             member = await broker.groups.join("g", "a", ["t"], order=order)
-            got = await member.poll(*ALL)
-            delivered = {
-                offset: deliveries for _, _, low, high, deliveries in got.leases for offset in range(low, high + 1)
-            }
+            delivered: dict[int, int] = {}
+            while (got := await member.poll(*ALL)).leases:  # a segment at a time
+                for _, _, low, high, deliveries in got.leases:
+                    delivered |= dict.fromkeys(range(low, high + 1), deliveries)
             fresh = dict.fromkeys(range(first, partition.log.end_offset), 1)
             again = {offset: count + 1 for offset, count in left.items() if offset >= partition.start_offset}
             if order == "none":
                 assert delivered == again | fresh
             else:  # what waits behind an earlier event of its key comes later
                 assert delivered.items() <= (again | fresh).items()
-                more = await member.poll(*ALL)
-                assert offsets(more) == []
             last = max(delivered)
             rest = [offset for offset in delivered if offset != last]
             await member.ack([("t", 0, offset, offset, -1) for offset in rest]).wait()
             left = {last: delivered[last]}
             if number == 6:
                 await partition.delete_records(min(left))
+            partition.log.roll()
     assert "group_ahead_of_log" not in reports
     assert "dead_letter_failed" not in reports
 

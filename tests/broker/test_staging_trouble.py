@@ -33,6 +33,7 @@ from krappy.errors import (
 from krappy.ports import TransactionalSender
 from krappy.records import batch
 from krappy.store.disk import Disk, File
+from krappy.store.staging import SyncFailed
 from tests.broker.engine import publish, running, until
 from tests.broker.staged import HOUR, begin, commit, files, made, staged, values
 
@@ -345,6 +346,30 @@ async def test_a_sync_that_failed_is_not_tried_again(
         await commit(broker, "j", token, await again.seal())
         assert await values(partition) == [b"j:b", b"j:a"]
         await until(lambda: broker.staging.used == 0)
+
+
+@trio_test
+async def test_a_seal_and_a_commit_wait_for_a_folder_that_is_away(tmp_path: Path) -> None:
+    """It is unmounted, say, and comes back as it was. But a file that is missing in it is lost."""
+    async with running(tmp_path) as broker:
+        partition = await made(broker)
+        task, lost = [await (await begin(broker, "j", each)).write(each) for each in ("a", "b")]
+        folder, away = tmp_path / "staging", tmp_path / "away"
+        folder.rename(away)
+        with pytest.raises(StorageError, match="No such file") as told:
+            await task.seal()
+        assert not isinstance(told.value, SyncFailed)
+        away.rename(folder)
+        token = await task.seal()
+        (folder / f"{lost.id}.staged").unlink()
+        with pytest.raises(SyncFailed, match="No such file"):
+            await lost.seal()
+        folder.rename(away)
+        with pytest.raises(StorageError, match="No such file"):
+            await broker.staging.commit("j", [token], 1000)
+        away.rename(folder)
+        await commit(broker, "j", token)
+        assert await values(partition) == [b"j:a"]
 
 
 @trio_test

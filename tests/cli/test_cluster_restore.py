@@ -7,8 +7,10 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgpack
 import pytest
 
+from krappy.broker.groups.shared import SharedSettings
 from krappy.cli import cluster_restore
 from krappy.cli.errors import Failure
 from krappy.core.cluster import paths, znodes
@@ -19,7 +21,7 @@ from krappy.core.transactions import Transaction, TxnStage
 from krappy.records import batch as batches
 from krappy.settings.topic import TopicConfig
 from krappy.store.catalog import LocalCatalog
-from krappy.store.groups import group_key
+from krappy.store.groups import GROUP, STATE, GroupStore, group_key
 from krappy.store.log import Log
 from krappy.store.meta import Meta
 from krappy.store.staging import DATA, JOB, STAGING, StagingStore, packed_job
@@ -191,6 +193,33 @@ def test_a_state_of_a_native_group_in_a_topic_that_was_made_anew_is_left_out(mad
     assert dict(meta.items(b"s/")) == {group_key(b"s/", "g", "t", 0): b"state"}
     assert len(dict(meta.items(b"g/"))) == 2
     meta.close()
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_a_group_that_has_read_lost_events_goes_back(made: Made, share: bool) -> None:
+    """It had not seen the unclean election. The broker that is alone has no leader epochs of positions."""
+    made.topic("t", *(batches.encode(None, [b"%d" % n], timestamps=1) for n in range(9)))  # all of one epoch
+    head = [2, 5, 3, 1] if share else []
+    states = {
+        "lost": ([0, EPOCH - 1, 0], [1, 7, 1, 2, 5, 3, 0], [1, 0, 1]),  # of an epoch that the log lacks
+        "same": ([0, EPOCH, 0], [1, 7, 1, 2, 5, 3, 0], [1, 7, 1, 2, 5, 3, 0]),
+        "beyond": ([0, EPOCH, 0], [1, 20, 1, 2, 2, 3, 0, 3, 1, 1, 50], [1, 9, 1, 2, 2, 3, 0, 3, 1, 1, 50]),
+        "parted": ([0, EPOCH, 0, EPOCH + 1, 4], [1, 7, 0], [1, 4, 0]),
+        "unknown": ([], [1, 20, 0], [1, 20, 0]),
+    }
+    settings = SharedSettings("share" if share else "shared").packed()
+    keys, values, headers = [], [], []
+    for name, (lineage, leases, _) in states.items():
+        keys += [group_key(GROUP, name), group_key(STATE, name, "t", 0)]
+        values += [settings, IDS["t"] + msgpack.packb([*head, *leases])]
+        headers += [(), (("lineage", msgpack.packb(lineage)),) if lineage else ()]
+    made.topic("__share_group_state", batches.encode(keys, values, timestamps=1, headers=headers))
+    assert made.build().notes == []
+    meta = Meta(made.folder / "meta")
+    found = GroupStore(meta).load_all()
+    meta.close()
+    expected = {name: [*head, *leases] for name, (_, _, leases) in states.items()}
+    assert {name: msgpack.unpackb(each.states["t", 0]) for name, each in found.items()} == expected
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', "{"])

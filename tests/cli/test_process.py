@@ -33,6 +33,7 @@ from krappy.testing.running import RunningBroker
 from tests.cli.conftest import make_kafka_group
 from tests.clients.proxy import proxy
 from tests.process import child, wait_until
+from tests.security.authority import Authority
 from tests.served import alone
 
 KRAPPY = [sys.executable, "-m", "krappy"]
@@ -161,6 +162,19 @@ def test_serve_says_where_it_listens_to_people_too(tmp_path: Path) -> None:
     assert str(process.pid) in first
     assert second.startswith("listening: native 127.0.0.1:")
     assert ", http://127.0.0.1:" in second
+
+
+def test_serve_says_that_the_console_has_tls(tmp_path: Path) -> None:
+    (tmp_path / "users").mkdir(0o700)
+    (tmp_path / "users" / "ada").write_text("correct-horse")
+    secured = ["--tls-certificate", Authority(tmp_path).issue("127.0.0.1"), "--users-dir", str(tmp_path / "users")]
+    listening = ["--listen-native", "none", "--listen-kafka", "none", "--listen-http", "SASL_SSL://127.0.0.1:0"]
+    data = str(tmp_path / "data")
+    with started("serve", "--data", data, *listening, *secured, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert process.stdout.readline().startswith("listening: https://127.0.0.1:")
+        assert end(process, signal.SIGTERM) == 0
 
 
 def test_serve_names_each_listener_once(tmp_path: Path) -> None:

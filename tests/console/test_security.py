@@ -268,6 +268,14 @@ def test_pages_are_served_and_asked_for_again_only_when_changed(web: Web) -> Non
     assert web.client.get("/favicon.svg", headers={"If-None-Match": first.headers["etag"]}).status_code == 304
 
 
+@pytest.mark.parametrize("wanted", ["bytes=0-1", "bytes=0-1,5-6", "x", "lines=1-2", "bytes=9-1", "bytes=999999999-"])
+def test_a_page_is_sent_whole_whatever_part_is_asked_for(web: Web, wanted: str) -> None:
+    whole = web.client.get("/favicon.svg")
+    answer = web.client.get("/favicon.svg", headers={"Range": wanted})
+    assert (answer.status_code, answer.content) == (200, whole.content)
+    assert answer.headers["accept-ranges"] == "none"
+
+
 @pytest.mark.parametrize(
     "path", ["/../app.py", "/%2e%2e/app.py", "/..%2fapp.py", "/%5c..%5capp.py", "//etc/passwd", "/\x00"]
 )

@@ -241,6 +241,8 @@ def test_one_of_a_later_version_is_not_read(field: str) -> None:
         ({"resource": Resource.CLUSTER, "op": Op.ALTER}, "only valid name for the CLUSTER resource is kafka-cluster"),
         ({"principal": "ada"}, "Could not parse principal"),
         ({"principal": "User:"}, "Could not parse principal"),
+        ({"principal": "user:ada"}, r"'user:ada' would be nobody.*User:ada is meant"),
+        ({"principal": "Role:ops"}, "'Role:ops' would be nobody: a principal is User:NAME or Group:NAME$"),
         ({"host": ""}, "empty host"),
         ({"op": Op.CLUSTER_ACTION}, "CLUSTER_ACTION is not for a resource of type TOPIC"),
         ({"name": "x" * 1001}, "at most 1000"),

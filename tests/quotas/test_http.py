@@ -14,12 +14,13 @@ import pytest
 from krappy.clients.acls import AclInfo
 from krappy.console import paying
 from krappy.console.paying import HttpPayer
-from krappy.server import handshakes, throttled
+from krappy.server import handshakes, strangers, throttled
 from krappy.testing.running import RunningBroker
 from tests.process import wait_until
 from tests.quotas.quotas import Quotas
 from tests.security.authority import Authority
 from tests.security.test_ends import broker_of, browser
+from tests.security.test_sasl import SECRET
 
 KB = 1000
 
@@ -171,6 +172,17 @@ def test_handshakes_count_for_the_address_they_come_from(tmp_path: Path, monkeyp
             check_refused(
                 web.get(f"https://{broker.http_address}/api/v1/topics", auth=("bob", "b")), "request_percentage", 1
             )
+
+
+def test_parsing_counts_for_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = count()
+    with broker_of(tmp_path) as (broker, client), httpx.Client(trust_env=False, timeout=60) as web:
+        client.security.alter_quotas({"request_percentage": 1.0}, user="bob")
+        monkeypatch.setattr(strangers, "perf_counter", lambda: next(clock))  # each step takes a second
+        url = f"http://{broker.http_address}/api/v1/topics"
+        assert web.get(url, auth=("bob", "b")).status_code == 200
+        check_refused(web.get(url, auth=("bob", "b")), "request_percentage", 1)
+        assert web.get(url, auth=("ada", SECRET)).status_code == 200
 
 
 def test_throttling_is_told_to_prometheus(broker: RunningBroker, quotas: Quotas) -> None:

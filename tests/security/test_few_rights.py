@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from krappy.core.kafka.subscription import encode_assignment
 from krappy.core.security.operations import Op, Resource
 from krappy.errors import TopicAuthorizationFailed
 from krappy.wire import messages as m
+from krappy.wire.kafka import ApiKey
 from tests.console.web import CHANGES
 from tests.security.guarded import Guarded, rule
 
@@ -27,6 +29,33 @@ def test_a_reset_of_a_group_names_no_hidden_topic(guarded: Guarded) -> None:
         guarded.allow(rule(Resource.TOPIC, HIDDEN, Op.DESCRIBE))
         with pytest.raises(TopicAuthorizationFailed, match=HIDDEN):
             raw.call(m.ResetGroup("of-many", None, None, "earliest"))
+    guarded.take_away()
+
+
+def test_the_members_of_a_group_name_no_hidden_topic(guarded: Guarded) -> None:
+    guarded.admin.make(HIDDEN)
+    name = HIDDEN.encode()
+    wants = bytes(2) + (1).to_bytes(4, "big") + len(name).to_bytes(2, "big") + name + b"\xff\xff\xff\xff"
+    has = encode_assignment([(HIDDEN, 0)])
+    group = {"group_id": "of-consumers", "member_id": ""}
+    guarded.allow(rule(Resource.GROUP, "of-consumers", Op.READ))
+    with guarded.kafka("127.0.0.1") as admin, guarded.kafka() as raw:
+        protocols = {"protocol_type": "consumer", "protocols": [{"name": "range", "metadata": wants}]}
+        times = {"session_timeout_ms": 60_000, "rebalance_timeout_ms": 60_000}
+        joined = admin.ask(ApiKey.JOIN_GROUP, {**group, **protocols, **times}, 3)
+        member = {"member_id": joined["member_id"], "generation_id": joined["generation_id"]}
+        assigned = {"assignments": [{"member_id": joined["member_id"], "assignment": has}]}
+        assert admin.ask(ApiKey.SYNC_GROUP, {**group, **member, **assigned}, 3)["error_code"] == 0
+
+        def told() -> tuple[bytes, bytes]:
+            [found] = raw.ask(ApiKey.DESCRIBE_GROUPS, {"groups": ["of-consumers"]})["groups"]
+            [one] = found["members"]
+            assert (found["group_state"], one["member_id"]) == ("Stable", joined["member_id"])
+            return bytes(one["member_metadata"]), bytes(one["member_assignment"])
+
+        assert told() == (b"", b"")
+        guarded.allow(rule(Resource.TOPIC, HIDDEN, Op.DESCRIBE))
+        assert told() == (wants, has)
     guarded.take_away()
 
 

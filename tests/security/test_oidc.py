@@ -203,7 +203,7 @@ def test_logins_that_are_none(http: httpx.Client, provider: IdentityProvider, mo
     first, *_, own = (begin(http) for _ in range(len(oidc.COOKIES) + 1))  # the last one takes the first one's place
     assert refused(**come_back(provider, first))
     mine = come_back(provider, own)
-    for _, nonce in enumerate(("another", None)):
+    for _, nonce in enumerate(("another", None, "\ud800")):
         monkeypatch.setattr(
             provider, "grant", lambda *_, nonce=nonce: {"id_token": provider.token(aud=CLIENT, nonce=nonce)}
         )

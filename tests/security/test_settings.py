@@ -49,7 +49,8 @@ def test_kafkas_names(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ('authorizer = "acls"', "one of auto, acl, none is needed"),
-        ('super_users = "ada"', "'ada' is not TYPE:NAME"),
+        ('super_users = "ada"', "'ada' is not User:NAME or Group:NAME"),
+        ('super_users = "User:bob;user:ada"', "'user:ada' is not User:NAME or Group:NAME"),
         ('authorizer.class.name = "com.example.Mine"', "one of auto, acl, none is needed"),
     ],
 )

@@ -137,6 +137,38 @@ def test_a_flood_leaves_others_their_time(broker: RunningBroker, rounds: HeldRou
     assert rounds.longest < PROMISED
 
 
+CHUNKED = (
+    b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n%b\r\n"
+)
+TRAILERS = b"0\r\n" + b"a:\r\n" * 3800 + b"\r\n"  # of no chunks
+READ_AND_SKIPPED = {  # the head, and how its answer begins: the broker waits for the rest of the body then
+    "read": (CHUNKED % (b"/api/v1/login", b"Expect: 100-continue\r\n"), b"HTTP/1.1 100 "),
+    "skipped": (CHUNKED % (b"/nothing", b""), b"HTTP/1.1 405 "),
+}
+
+
+@pytest.mark.parametrize("body", READ_AND_SKIPPED)
+def test_trailers_that_come_together_leave_others_their_time(
+    broker: RunningBroker, rounds: HeldRounds, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    monkeypatch.setattr(http, "LINGER_SECONDS", PATIENCE)
+    head, begun = READ_AND_SKIPPED[body]
+    host, _, port = broker.http_address.rpartition(":")
+    with ExitStack() as opened:
+        socks = [opened.enter_context(socket.create_connection((host, int(port)), PATIENCE)) for _ in range(MANY)]
+        for sock in socks:
+            sock.sendall(head)
+            assert sock.recv(65536).startswith(begun)
+        rounds.longest = 0.0
+        rounds.go.clear()
+        for sock in socks:
+            sock.sendall(TRAILERS + HEAD % (b"", b""))
+        rounds.go.set()
+        for sock in socks:
+            assert b"HTTP/1.1 200 " in read_all(sock)
+    assert rounds.longest < PROMISED
+
+
 def test_a_head_has_not_too_many_lines(broker: RunningBroker) -> None:
     host, _, port = broker.http_address.rpartition(":")
     for count, status in ((http.HEADERS - 2, 200), (http.HEADERS - 1, 431)):  # two are in HEAD

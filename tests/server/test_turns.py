@@ -51,6 +51,56 @@ def test_one_has_its_turn_in_each_round() -> None:
     assert len(set(went)) == PEERS
 
 
+def test_each_peer_has_its_turn_before_one_has_another() -> None:
+    went: list[str] = []
+
+    async def go(turns: Turns, peer: str) -> None:
+        await turns.next(peer)
+        went.append(peer)
+
+    async def main() -> None:
+        turns = Turns()
+        turns._taken = True
+        async with trio.open_nursery() as nursery:
+            for peer in [*["User:zoe"] * PEERS, "User:ada", "10.0.0.1"]:
+                nursery.start_soon(go, turns, peer)
+                await trio.testing.wait_all_tasks_blocked()
+            turns._pass_on()
+        assert not turns.contended
+
+    trio.run(main)
+    assert went[:3] == ["User:zoe", "User:ada", "10.0.0.1"]
+    assert went[3:] == ["User:zoe"] * (PEERS - 1)
+
+
+@pytest.mark.parametrize("had", [False, True])
+def test_who_leaves_while_it_waits_for_its_turn_keeps_nobody_waiting(had: bool) -> None:
+    """`had`: it has its turn, and has not gone on."""
+
+    async def main() -> None:
+        turns, leaves = Turns(), trio.CancelScope()
+
+        async def leave() -> None:
+            with leaves:
+                await turns.next("User:zoe")
+
+        turns._taken = True
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(leave)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(turns.next, "User:ada")
+            await trio.testing.wait_all_tasks_blocked()
+            if had:
+                turns._pass_on()
+            leaves.cancel()
+            if not had:
+                await trio.testing.wait_all_tasks_blocked()
+                turns._pass_on()
+        assert not turns.contended
+
+    trio.run(main)
+
+
 @pytest.mark.parametrize("size", [10, 2 * SMALL, 2 * channel.LARGE], ids=["small", "medium", "large"])
 def test_peers_with_much_to_do_have_their_turns_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
@@ -171,9 +221,12 @@ def test_small_requests_of_many_peers_share_the_time_of_a_round(
 
 async def have_it(turns: Turns, task_status: trio.TaskStatus[None]) -> None:
     """Somebody's turn, until it is cancelled."""
-    async with turns._queue:
-        task_status.started()
+    turns._taken = True
+    task_status.started()
+    try:
         await trio.sleep_forever()
+    finally:
+        turns._pass_on()
 
 
 def test_very_many_requests_are_cancelled_in_their_peers_turn(tmp_path: Path) -> None:

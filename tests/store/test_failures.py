@@ -12,6 +12,7 @@ import pytest
 
 from krappy.errors import CorruptBatch, OffsetOutOfRange, StorageError
 from krappy.settings.topic import TopicConfig
+from krappy.store.disk import Disk, File
 from krappy.store.log import Log
 from krappy.store.pool import POOL
 from tests.store.faulty_disk import Everything, FaultyDisk, FaultyFile
@@ -366,4 +367,32 @@ def test_a_sync_that_finds_the_folder_away_has_lost_nothing(tmp_path: Path, new:
     assert log.sync() == log.end_offset
     log.append([made(b"k", b"v")], 0, 1)
     assert log.sync() == log.end_offset
+    log.close()
+
+
+def test_a_folder_that_comes_back_in_the_middle_of_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that was not found while it was away is no removed one: nothing counts as synced that was not."""
+    folder, away = tmp_path / "t-0", tmp_path / "away"
+    log = filled(folder, 1, config=SMALL)
+    log.sync()
+    log.append([made(b"k", b"v")], 0, 1)
+    waiting = {*log._unsynced._files}
+    log._unsynced._files = dict.fromkeys(waiting)  # as when there are many: not held open
+    synced: list[Path] = []
+    fsync_dir, fdatasync = Disk.fsync_dir, File.fdatasync
+
+    def back(disk: Disk, of: Path) -> None:
+        if away.exists():
+            away.rename(folder)
+        fsync_dir(disk, of)
+
+    def note(file: File) -> None:
+        synced.append(file.path)
+        fdatasync(file)
+
+    monkeypatch.setattr(Disk, "fsync_dir", back)
+    monkeypatch.setattr(File, "fdatasync", note)
+    folder.rename(away)
+    assert log.sync() == log.end_offset
+    assert waiting <= {*synced}
     log.close()

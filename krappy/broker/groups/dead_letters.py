@@ -114,7 +114,7 @@ class Undertaker:
             at, log = max(at, graves[0].first), shared.log
             span = await shared.partition.read(at, READ, max_records=AT_A_TIME)
             read = await large.opened(partial(Read, at, span, keys=False, log=log, inline=False))
-            if read.log != shared.log or not shared.is_found:
+            if log is None or log != shared.log:
                 continue  # an election came between: what it has read may be lost
             trouble = await self._bury_some(shared, read, target) or trouble
             at = max(at + 1, read.end)
@@ -135,7 +135,7 @@ class Undertaker:
                 # Not the graves of before: a group that was reset meanwhile delivers its events anew.
                 for _, some in group_reads.touching([piece], shared.leases.graves()):
                     for row, grave in _rows(columns, some):
-                        if read.log != shared.log or not shared.is_found:
+                        if read.log != shared.log:
                             break
                         record = _record(shared, columns, row, grave)
                         offset = columns.offsets[row]
@@ -152,7 +152,7 @@ class Undertaker:
                             trouble = await _settle(shared, under_way, cuts) or trouble
                             size = 0
             trouble = await _settle(shared, under_way, cuts) or trouble
-            if read.log == shared.log and shared.is_found:
+            if read.log == shared.log:
                 shared.leases.settle_missing(read.part(read.start, AT_A_TIME, READ)[0])
         finally:
             shared.changed()

@@ -7,7 +7,7 @@ asked for by itself.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -63,7 +63,7 @@ class DistantPartition:
         self._owner, self._topic = owner, topic
         self.topic, self.index = topic.name, index
         self.gone: KrappyError | None = None
-        self.start_offset = 0
+        self._start = -1, 0  # where its log begins, behind the leader epoch in which that was told
         self.last_stable_offset = -1
         self.readable_end = -1  # as it was when it was looked at
         self.moved = _Heard(lambda: owner.follow(self.leader))
@@ -96,6 +96,12 @@ class DistantPartition:
     @property
     def leader_epoch(self) -> int:
         return self._topic.image.partitions[self.index].state.leader_epoch
+
+    @property
+    def start_offset(self) -> int:
+        """0 if it is not known: after an unclean election the log may begin earlier than the last leader's."""
+        epoch, start = self._start
+        return start if epoch == self.leader_epoch else 0
 
     @property
     def high_watermark(self) -> int:
@@ -136,8 +142,9 @@ class DistantPartition:
         """Asks the leader for its offsets. Raises as `read`."""
         # ListOffsets names a topic, and its leader may still have an earlier one of that name: Fetch has the id.
         end = await self._owner.offset_at(self, LATEST)
+        epoch = self.leader_epoch
         found = await self._owner.read(self, end, 1)
-        self.start_offset, self.last_stable_offset = found.start, found.last_stable
+        self._start, self.last_stable_offset = (epoch, found.start), found.last_stable
         self.readable_end = found.high_watermark
 
     async def end_of_epoch(self, epoch: int, position: int) -> tuple[int, int]:
@@ -205,18 +212,22 @@ class DistantPartition:
             self.next = self.last_stable_offset = -1
             self.forget_news()
 
-    def take(self, read: PeerRead) -> None:
-        """Takes what its leader has answered to a request for news."""
+    def take(self, read: PeerRead, offset: int) -> None:
+        """Takes what its leader has answered, in this leader epoch, to a request for news from this offset on."""
         grown = read.last_stable > self.last_stable_offset
-        self.start_offset, self.last_stable_offset = read.start, read.last_stable
-        if read.next_offset > self.next:
-            self._since, self.next = self.next, read.next_offset
+        self._start, self.last_stable_offset = (self.told, read.start), read.last_stable
+        if read.next_offset > offset:
+            self._since, self.next = offset, read.next_offset
             self._news = Span(read.data, read.next_offset, read.records)
         if grown:
             self.moved.fire()
 
     def forget_news(self) -> None:
         self._since, self._news = -1, Span(b"", -1, 0)
+
+    def is_asked(self, leader: int) -> bool:
+        """Whether this broker is to be asked, in the leader epoch in which it was asked last."""
+        return self.leader == leader and self.told == self.leader_epoch
 
     def lose(self) -> None:
         """Its leader can't be asked now, or tells of another log."""
@@ -314,30 +325,38 @@ class DistantPartitions:
                 except KrappyError:
                     answers = {}
                 for each in due:
-                    if each.leader == leader and each.told == each.leader_epoch:
-                        self._take(each, answers.get(each.place))
+                    if each.is_asked(leader):
+                        self._take(each, *answers.get(each.place, (-1, None)))
         finally:
             self._followed.discard(leader)
         if not self._runtime.stopped:
             self.look()
 
-    async def _ask(self, leader: int, partitions: list[DistantPartition]) -> Mapping[Place, PeerRead | KrappyError]:
-        """The news of these. Of those that it was not asked for before, their offsets as they are now."""
+    async def _ask(
+        self, leader: int, partitions: list[DistantPartition]
+    ) -> dict[Place, tuple[int, PeerRead | KrappyError]]:
+        """The news of these, each behind the offset from which it was asked for. Of those that it was not asked for
+        before, their offsets as they are now."""
         assert self._peers is not None
         fresh = [each for each in partitions if each.next < 0]
         if fresh:
             ends = await self._peers.offsets_at(leader, [each.at for each in fresh], LATEST)
             for each in fresh:
                 end = ends.get(each.at)
-                each.next = end if isinstance(end, int) else -1
-        wanted = {each.place: (each.next, each.told) for each in partitions if each.next >= 0}
-        return await self._peers.fetch(leader, wanted, NEWS, 0 if fresh else WAIT_S) if wanted else {}
+                if each.is_asked(leader):  # else the next leader is asked by now
+                    each.next = end if isinstance(end, int) else -1
+        some = [each for each in partitions if each.next >= 0 and each.is_asked(leader)]
+        if not some:
+            return {}
+        wanted = {each.place: (each.next, each.told) for each in some}
+        answers = await self._peers.fetch(leader, wanted, NEWS, 0 if fresh else WAIT_S)
+        return {place: (wanted[place][0], answer) for place, answer in answers.items()}
 
-    def _take(self, partition: DistantPartition, answer: PeerRead | KrappyError | None) -> None:
+    def _take(self, partition: DistantPartition, offset: int, answer: PeerRead | KrappyError | None) -> None:
         if answer is None or isinstance(answer, KrappyError):
             partition.lose()
             return
-        partition.take(answer)
+        partition.take(answer, offset)
         if answer.data:
             self._size += len(answer.data) - self._kept.pop(partition, 0)
             self._kept[partition] = len(answer.data)

@@ -71,12 +71,11 @@ class GroupPoll:
                     offset = shared.wanted(self._now, alone=not self._taken)
                     if offset is None:
                         break
-                    taken = self._taken.get(shared)
-                    if not shared.is_found or (taken is not None and taken.log != shared.log):
+                    taken, log = self._taken.get(shared), shared.log
+                    if log is None or (taken is not None and taken.log != log):
                         raise BlockingIOError
-                    read = self._keeper.reads.find(shared, offset)
+                    read = self._keeper.reads.find(shared, offset, log)
                     if read is None:
-                        log = shared.log
                         span = shared.read_now(offset, *self._limits(shared, offset))
                         read = self._read(offset, span, log)
                     if read.end <= offset:  # the log is being cut: it has not got this any more
@@ -113,7 +112,8 @@ class GroupPoll:
                 read = self._read(offset, span, log)
             except BlockingIOError:
                 read = await large.opened(partial(self._read, offset, span, log, inline=False))
-            if not closed() and not shared.gone and shared.is_sure:
+            there = not (closed() or shared.gone) and shared.is_sure
+            if there and log is not None and log == shared.log:  # else what it has read may be lost
                 self._now = self._keeper.now_ms()
                 self._take(shared, offset, read)
 
@@ -139,11 +139,9 @@ class GroupPoll:
         return Read(offset, span, keys=self._by_key, log=log, inline=inline)
 
     def _take(self, shared: SharedPartition, offset: int, read: Read) -> None:
-        """Takes nothing if the log is another one than that which was read, or the position in it is not known."""
-        before = self._taken.get(shared)
-        if read.log != shared.log or not shared.is_found or (before is not None and before.log != read.log):
-            return
+        """`read`: of the log as it is now."""
         log, pieces = read.part(offset, self._left, self._room)
+        log = shared.with_epochs(log)
         alone = not self._taken
         mine = self._keys.setdefault(shared, set())
         leases = shared.leases.lease(self._now, self._member, self._lease_ms, log, self._left, alone=alone, mine=mine)

@@ -194,10 +194,10 @@ class KeptReads:
         )  # and how large it was when it was kept
         self._size = 0
 
-    def find(self, shared: SharedPartition, offset: int) -> Read | None:
-        """The kept read, if it has `offset`."""
+    def find(self, shared: SharedPartition, offset: int, log: object) -> Read | None:
+        """The kept read, if it is of this log, and has `offset`."""
         held, _ = self._held.get(shared, (None, 0))
-        if held is None or not held.start <= offset < held.end or held.log != shared.log:
+        if held is None or not held.start <= offset < held.end or held.log != log:
             return None
         return held
 

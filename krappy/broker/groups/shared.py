@@ -12,7 +12,7 @@ import trio
 
 from krappy.broker.groups.distant import DistantPartition
 from krappy.broker.partition.uncommitted import read_uncommitted, read_uncommitted_now
-from krappy.core.leases import Leases
+from krappy.core.leases import Leases, LogSlice
 from krappy.core.lineage import Lineage
 from krappy.core.security.quota import Payer
 from krappy.errors import KrappyError, NotLeader
@@ -130,10 +130,13 @@ class SharedPartition:
 
     @property
     def log(self) -> object:
-        """What was read before this changed may have events that the log lacks now: compaction has removed them, or an
-        unclean election."""
+        """The log as it is now, if it has before the position what the group has read; None: that is not known. What
+        was read before this changed may have events that the log lacks now: compaction has removed them, or an unclean
+        election."""
+        if not self.is_found:
+            return None
         partition = self.partition
-        return self._history, 0 if isinstance(partition, DistantPartition) else partition.log.clean_upto
+        return self._found, 0 if isinstance(partition, DistantPartition) else partition.log.clean_upto
 
     @property
     def is_found(self) -> bool:
@@ -169,6 +172,13 @@ class SharedPartition:
             return await partition.read(offset, max_bytes, max_records=max_records)
         return await read_uncommitted(partition, offset, max_bytes, max_records)
 
+    def with_epochs(self, log: LogSlice) -> LogSlice:
+        """What was read, of the log as it is now, with the leader epochs that this broker's log has there, if it is
+        here: no checksum covers those of a batch, and a damaged one would be taken for another history."""
+        if isinstance(self.partition, DistantPartition):
+            return log
+        return log._replace(epochs=self.partition.epochs.kept(log.start, log.end))
+
     @property
     def is_sure(self) -> bool:
         """Whether events may be leased. If not, another broker may have leased or settled them meanwhile: this one may
@@ -183,28 +193,28 @@ class SharedPartition:
         if leases.due is not None and leases.due <= now:
             leases.expire(now)
             self.changed()
-        self.trim()
+        is_found = self.trim()
         offset = leases.wanted(now, alone=alone)
         if offset is None or not self.is_sure:
             return None
-        if not self.is_found:  # its leader is asked, if it can be
+        if not is_found:  # its leader is asked, if it can be
             distant = isinstance(partition, DistantPartition)
             return offset if (self.end >= 0 if distant else self.group.as_led(self) is not None) else None
         return offset if offset < self.end else None
 
-    def trim(self) -> None:
-        """Settles events that were deleted from the log's start, and finds the position in a log that is here."""
+    def trim(self) -> bool:
+        """Settles events that were deleted from the log's start, and finds the position in a log that is here. Gives
+        `is_found`."""
         partition, leases = self.partition, self.leases
         if partition.start_offset > leases.floor:
             leases.trim(partition.start_offset)
             self.changed()
-        if not isinstance(partition, DistantPartition):
-            self._find_here(partition)
+        return self.is_found if isinstance(partition, DistantPartition) else self._find_here(partition)
 
-    def _find_here(self, partition: Partition) -> None:
+    def _find_here(self, partition: Partition) -> bool:
         leases, history = self.leases, self._history
         if self._found == history and leases.lineage.last >= 0 and leases.frontier <= partition.end_offset:
-            return
+            return True
         told = partition.end_of_epoch(leases.lineage.last, leases.frontier)
         while told is not None and self._goes_back(told):
             told = partition.end_of_epoch(leases.lineage.last, leases.frontier)
@@ -213,6 +223,7 @@ class SharedPartition:
             leases.lineage = Lineage(partition.epochs.kept(0, leases.frontier))
             if leases.lineage.pairs and self.group.keeps_epochs:
                 self.changed()  # also for the next coordinator, though the group reads nothing until then
+        return told is not None
 
     async def find(self) -> None:
         """Finds the position in the log, wherever that is. Raises NotLeader while nobody tells where it is."""

@@ -64,7 +64,7 @@ class ClusterTopicChanges(TopicChanges):
             raise TopicExists(f"the topic '{name}' exists")
         TopicConfig.parse({**self._defaults(), **config})
         if replicas is None:
-            replicas = self.place(partitions)
+            replicas = await self.place(partitions)
         await self._deleted.until_free(name)
         runtime.check_taking()
         topics = runtime.topics
@@ -82,15 +82,22 @@ class ClusterTopicChanges(TopicChanges):
         """Makes an internal topic. Returns when each partition has its leader. Raises TopicExists, RequestTimeout,
         InvalidReplicationFactor: there are too few brokers."""
         runtime, partitions = self._runtime, shape.partitions
-        await runtime.catalog.create(name, partitions, shape.settings, self.place(partitions, shape.factor))
+        placed = await self.place(partitions, shape.factor)
+        await runtime.catalog.create(name, partitions, shape.settings, placed)
         await wait_any(
             [runtime.topics.changed, runtime.stopping], lambda: _all_led(runtime.image.topics.get(name)), 5.0
         )
 
-    def place(self, partitions: int, factor: int = DEFAULT) -> Placement:
-        """The brokers of each new partition. Raises InvalidReplicationFactor."""
-        chosen = self._runtime.config.default_replication_factor if factor == DEFAULT else factor
-        return placement.place(self._runtime.image, partitions, chosen)
+    async def place(self, partitions: int, factor: int = DEFAULT) -> Placement:
+        """The brokers of each new partition. Waits for the first broker that can take replicas: where this one is the
+        only one, and was just started, it is not registered yet. Raises InvalidReplicationFactor, RequestTimeout."""
+        runtime = self._runtime
+        chosen = runtime.config.default_replication_factor if factor == DEFAULT else factor
+        signals = [runtime.store.changed, runtime.stopping]
+        if not await wait_any(signals, lambda: placement.takes_replicas(runtime.image) or runtime.stopped, PATIENCE_S):
+            raise RequestTimeout("no broker is registered that can take replicas; try again")
+        runtime.check_taking()
+        return placement.place(runtime.image, partitions, chosen)
 
     async def alter(
         self, name: str, wanted: Changes | None, partitions: int | None, replicas: Placement | None = None
@@ -104,7 +111,8 @@ class ClusterTopicChanges(TopicChanges):
         added = ""
         if partitions is not None and partitions != topic.count:
             more, factor = max(0, partitions - topic.count), len(topic.image.partitions[0].replicas)
-            await runtime.catalog.add_partitions(name, partitions, replicas or self.place(more, factor), scattered=True)
+            placed = replicas or await self.place(more, factor)
+            await runtime.catalog.add_partitions(name, partitions, placed, scattered=True)
             added = f"partitions were added to '{name}'"
             await self._until(
                 f"{added}, and its settings were not changed" if config else added,

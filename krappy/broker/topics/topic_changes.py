@@ -135,7 +135,7 @@ class TopicChanges:
         except KrappyError as error:
             self._runtime.report("deletion_unfinished", topic=name, error=str(error))
 
-    def place(self, partitions: int, factor: int = DEFAULT) -> Placement:
+    async def place(self, partitions: int, factor: int = DEFAULT) -> Placement:
         """The brokers of each new partition. Raises InvalidReplicationFactor."""
         if factor not in (DEFAULT, 1):
             raise InvalidReplicationFactor(f"a replication factor of {factor}, where there is one broker")

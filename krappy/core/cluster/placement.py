@@ -37,6 +37,11 @@ def place(image: Image, partitions: int, factor: int) -> list[tuple[int, ...]]:
     return found
 
 
+def takes_replicas(image: Image) -> bool:
+    """Whether there is a broker that can take some."""
+    return bool(_racks(image))
+
+
 def grown(image: Image, replicas: Sequence[tuple[int, ...]], factor: int) -> dict[int, tuple[int, ...]]:
     """The partitions, by index, that have fewer than `factor` replicas and can have more: the replicas that they have,
     and others behind them. Where a replica's broker is away nothing is added: it may come back."""

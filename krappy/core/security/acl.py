@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
-from krappy.core.security.principal import Principal
+from krappy.core.security.principal import Principal, check_principal
 from krappy.errors import InvalidRequest
 from krappy.hosts import is_address, plain
 
@@ -67,9 +67,10 @@ class Acl(NamedTuple):
             raise InvalidRequest("Invalid empty resource name")
         if self.resource is Resource.CLUSTER and self.name != CLUSTER_NAME:
             raise InvalidRequest(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
-        kind, colon, name = self.principal.partition(":")
-        if not (kind and colon and name):
-            raise InvalidRequest(f"Could not parse principal from `{self.principal:.80}`: it is not TYPE:NAME")
+        try:
+            check_principal(self.principal)
+        except ValueError as error:
+            raise InvalidRequest(f"Could not parse principal: {error}") from None
         if not self.host:
             raise InvalidRequest("Invalid empty host; * means all")
         if self.host != ANY_NAME and not is_address(self.host):  # it would apply to nobody

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+KINDS = ("User", "Group")  # of principals that there are
+
 
 @dataclass(frozen=True)
 class Principal:
@@ -28,3 +30,14 @@ class Principal:
 
 
 ANONYMOUS = Principal()  # of whom nobody asked who it is
+
+
+def check_principal(text: str) -> None:
+    """Raises ValueError unless it names a principal that there can be. Kafka takes any type: an ACL that denies
+    something to `user:ada` denies it to nobody."""
+    kind, _, name = text.partition(":")
+    if not kind or not name:
+        raise ValueError(f"'{text:.80}' is not TYPE:NAME, such as User:ada")
+    if kind not in KINDS:
+        meant = f" ({kind.capitalize()}:{name:.80} is meant?)" if kind.capitalize() in KINDS else ""
+        raise ValueError(f"'{text:.80}' would be nobody: a principal is User:NAME or Group:NAME{meant}")
