@@ -12,7 +12,9 @@ from tests.documents import DOCS, ROOT, Block, Place, assert_shown, blocks, docu
 from tests.process import free_ports
 
 OWN_BROKER = {"acls.md", "security.md", "tutorial.md"}  # they start one, and some kill it
+WIDTH = 120
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *documents(), ROOT / "krappy" / "GLOSSARY.md"]
+PROSE = {*PAGES, *(ROOT / each for each in ("k8s/README.md", "krappy/console/API.md", "tests/peers/README.md"))}
 
 
 def named(path: Path) -> str:
@@ -58,6 +60,13 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 def slug(heading: str) -> str:
     """The anchor that a heading gets."""
     return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", sorted(PROSE - {ROOT / "CHANGELOG.md"}), ids=named)
+def test_its_lines_are_short(page: Path) -> None:
+    text = re.sub(r"^ *```.*?^ *```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    long = [line for line in text.splitlines() if len(line) > WIDTH and not line.startswith(("|", "    "))]
+    assert not long, f"lines of prose have at most {WIDTH} characters"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

@@ -20,7 +20,7 @@ def test_both_have_the_same_names() -> None:
         async_one, blocking_one = getattr(client, name), getattr(blocking, name)
         if inspect.isclass(async_one) and name != "Delivery":
             missing = {each for each in vars(async_one) if not each.startswith("_")} - set(dir(blocking_one))
-            assert not missing, f"{name} of the blocking client lacks {missing}"
+            assert not missing, f"{name} of the blocking client lacks {missing}: run `make generate`"
 
 
 def test_an_await_becomes_a_call_that_blocks() -> None:

@@ -74,7 +74,8 @@ def test_the_two_clients_have_the_same_names() -> None:
         public = {each for each in dir(ours) if not each.startswith("_")}
         # A REPL has no `with`; async code has a nursery around it in any case.
         by_hand = {"open", "close"} if hasattr(theirs, "open") else set()
-        assert public | by_hand == {each for each in dir(theirs) if not each.startswith("_")}, name
+        blocking_ones = {each for each in dir(theirs) if not each.startswith("_")}
+        assert public | by_hand == blocking_ones, f"{name} differs in the two clients: run `make generate`"
         for each in public:
             if callable(getattr(ours, each)):
                 one, other = inspect.signature(getattr(ours, each)), inspect.signature(getattr(theirs, each))

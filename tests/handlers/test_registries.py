@@ -38,7 +38,8 @@ def test_every_api_that_the_codec_speaks_is_served() -> None:
 
 @pytest.mark.parametrize("name", sorted(SERVED))
 def test_it_says_what_it_needs(name: str) -> None:
-    assert bool(SERVED[name].needs) == (name not in NAMELESS)
+    said = "needs nothing" if name in NAMELESS else "needs some right: its `@serves(…, needs=…)` says which"
+    assert bool(SERVED[name].needs) == (name not in NAMELESS), f"{name} {said}"
 
 
 def operations(tree: ast.Module, name: str) -> set[str]:
@@ -60,7 +61,8 @@ def operations(tree: ast.Module, name: str) -> set[str]:
 def test_what_it_asks_of_the_door_is_what_it_says(name: str) -> None:
     handler = SERVED[name].handler
     tree = ast.parse(inspect.getsource(inspect.getmodule(handler)))  # type: ignore[arg-type]
-    assert operations(tree, handler.__name__) <= {need.op.name for need in SERVED[name].needs}
+    beyond = operations(tree, handler.__name__) - {need.op.name for need in SERVED[name].needs}
+    assert not beyond, f"{handler.__name__} asks for {beyond}, which its `needs` does not say"
 
 
 def test_what_it_asks_of_the_door_is_seen() -> None:

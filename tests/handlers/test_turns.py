@@ -110,7 +110,8 @@ async def ask(session: Session, request: m.Request, turns: Turns | None = None) 
 
 
 def test_every_array_is_here() -> None:
-    assert set(REQUESTS) == {(cls.__name__, name) for cls, name, _ in arrays()}
+    there = {(cls.__name__, name) for cls, name, _ in arrays()}
+    assert set(REQUESTS) == there, "REQUESTS here has a row for each array of a request, and no other"
 
 
 def test_full_arrays_are_served_in_short_turns(tmp_path: Path) -> None:
