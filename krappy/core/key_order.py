@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import chain as chained
 from itertools import islice
-from typing import NamedTuple
 
 from krappy.core.runs import Span
 
@@ -36,20 +35,33 @@ class _Chain:
         self.waiting = waiting
 
 
-class _Block(NamedTuple):
-    """Leased events: those of the spans, which ascend. `keys`: the key of each, behind those of the first `settled`
-    events, which are gone. `distinct`: all these keys, without None."""
+class _Block:
+    """Leased events: those of the spans, which ascend, from `low` on. `keys`: the key of each, and before them those of
+    the first `settled` events, which are gone. `distinct`: all these keys, without None."""
 
-    spans: Sequence[Span]
-    keys: Sequence[Hashable | None]
-    distinct: set[Hashable]
-    settled: int = 0
+    __slots__ = ("_gone", "_spans", "distinct", "high", "keys", "low", "settled")
 
-    def after(self, last: int) -> _Block:
-        """What it has above `last`."""
-        count = sum(min(end, last) - first + 1 for first, end in self.spans if first <= last)
-        left = [(max(first, last + 1), end) for first, end in self.spans if end > last]
-        return self._replace(spans=left, settled=self.settled + count)
+    def __init__(self, spans: Sequence[Span], keys: Sequence[Hashable | None], distinct: set[Hashable]) -> None:
+        self._spans = spans
+        self._gone = 0  # how many of the spans are: a log with gaps may have one for each event
+        self.keys = keys
+        self.distinct = distinct
+        self.settled = 0
+        self.low, self.high = spans[0][0], spans[-1][1]
+
+    @property
+    def spans(self) -> list[Span]:
+        return [(max(first, self.low), last) for first, last in islice(self._spans, self._gone, None)]
+
+    def cut(self, last: int) -> None:
+        """Takes away what it has up to `last`, which is below `high`."""
+        while last >= self._spans[self._gone][1]:
+            self.settled += self._spans[self._gone][1] - self.low + 1
+            self._gone += 1
+            self.low = self._spans[self._gone][0]
+        if last >= self.low:
+            self.settled += last + 1 - self.low
+            self.low = last + 1
 
 
 class KeyOrder:
@@ -214,14 +226,14 @@ class KeyOrder:
         """Removes the events `first` to `last`, which are settled, whatever their state."""
         kept = []
         for block in self._blocks:
-            low, high = block.spans[0][0], block.spans[-1][1]
-            if last < low or high < first:
+            if last < block.low or block.high < first:
                 kept.append(block)
-            elif low < first:  # it lies within
+            elif block.low < first:  # it lies within
                 self._unfold()
                 break
-            elif last < high:
-                kept.append(block.after(last))
+            elif last < block.high:
+                block.cut(last)
+                kept.append(block)
         else:
             self._blocks = kept
         keys, alone, chains = self._keys, self._alone, self._chains
