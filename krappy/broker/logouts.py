@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from itertools import islice
 
 import trio
 
@@ -25,7 +26,8 @@ ALL = "all"
 ENDED = "ended"  # the setting that has the mark
 PAUSE = 1.0  # seconds between two changes by this broker: whoever has logged in may ask for one
 KEPT_MS = 24 * 3600 * 1000  # for so long a mark stays at least; sessions last half of it
-REMOVED = 100  # old marks that one change removes
+REMOVED = 100  # old marks that one change removes,
+MADE = 100  # and new ones that it makes: ZooKeeper ends the connection of who sends a MB at once
 
 
 class Logouts:
@@ -50,7 +52,8 @@ class Logouts:
                 return  # the change before was for this one, too
             await trio.sleep_until(self._next)
             self._next = trio.current_time() + PAUSE
-            some, self._wanted = self._wanted, set()
+            some = {name, *islice(self._wanted, MADE - 1)}
+            self._wanted -= some
             try:
                 await self._mark(some)
             except BaseException:

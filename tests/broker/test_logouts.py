@@ -117,3 +117,35 @@ def test_a_change_that_fails_is_made_with_the_next(catalog: SyncCatalog) -> None
 
     trio.run(twice, clock=MockClock(autojump_threshold=0))
     assert ended.ended("ada", before)
+
+
+def test_what_many_wanted_while_the_tree_was_away_comes_in_changes_of_some(catalog: SyncCatalog) -> None:
+    away, made = [True], []
+
+    class Store:
+        @property
+        def image(self) -> Image:
+            return catalog.store.image
+
+        read = catalog.store.read
+
+        async def multi(self, operations: list[Operation]) -> object:
+            if away[0]:
+                raise StorageError("ZooKeeper is away")
+            made.append(len(operations))
+            return await catalog.store.multi(operations)
+
+    ended = Logouts(Here(store=Store()))  # type: ignore[arg-type]
+    users = [f"user {number}" for number in range(2 * logouts.MADE + 1)]
+
+    async def many() -> None:
+        for user in users:
+            with pytest.raises(StorageError):
+                await ended.end(user)
+        away[0] = False
+        for user in users:
+            await ended.end(user)
+            assert ended.marks(user) != ("", "")
+
+    trio.run(many, clock=MockClock(autojump_threshold=0))
+    assert max(made) <= logouts.MADE
