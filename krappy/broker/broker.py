@@ -32,8 +32,8 @@ from krappy.broker.kafka_groups.coordinator import KafkaGroups
 from krappy.broker.latest.ahead import Ahead
 from krappy.broker.latest.latest import LatestTables
 from krappy.broker.local_store import LocalStore
+from krappy.broker.logouts import Logouts
 from krappy.broker.meta_sync import MetaSync
-from krappy.broker.overrides import OverrideStore
 from krappy.broker.partition.partition import Partition
 from krappy.broker.replication.joining import check_alone
 from krappy.broker.replication.replication import Replication
@@ -205,9 +205,8 @@ class LocalBroker(Runtime):
         await self.producer_ids.open()
         self.groups = GroupCoordinator(self, self.create_topic, partial(self.coordinators.keeper, SHARES), self._peers)
         self.coordinators.loaded[SHARES] = self.groups.storage
-        overrides = OverrideStore(self.store, self.meta, self.in_thread, "groups")
         self.kafka_groups = KafkaGroups(
-            self, overrides, self.groups, self.internal, self.latest, replicated=self.in_cluster
+            self, self.overrides("groups"), self.groups, self.internal, self.latest, replicated=self.in_cluster
         )
         self.coordinators.loaded[OFFSETS] = self.kafka_groups.store
         self.groups.kafka = self.kafka_groups.native
@@ -291,9 +290,9 @@ class LocalBroker(Runtime):
 
     def _open_settings(self) -> None:
         self.client_quotas.open()
-        stored = partial(OverrideStore, self.store, self.meta, self.in_thread)
-        self.dynamic = DynamicSettings(self, stored("brokers"), self.changes.locks)
-        self.users = Users(self, stored("users"))
+        self.dynamic = DynamicSettings(self, self.overrides("brokers"), self.changes.locks)
+        self.users = Users(self, self.overrides("users"))
+        self.logouts = Logouts(self)
         self.internal = InternalTopics(self.cluster_id, self.id, self.topics.changed)
         changes = self.changes if isinstance(self.changes, ClusterTopicChanges) else None
         self.coordinators = Coordinators(self, self.internal, changes)

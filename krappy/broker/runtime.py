@@ -17,11 +17,13 @@ from krappy.broker.client_quotas import ClientQuotas
 from krappy.broker.clock import Clock
 from krappy.broker.gate import Gate
 from krappy.broker.meta_sync import MetaSync
+from krappy.broker.overrides import OverrideStore
 from krappy.broker.stillness import Stillness
 from krappy.broker.topics.catalog import Catalog
 from krappy.broker.topics.topics import Topics
 from krappy.broker.upkeep.room import Room
 from krappy.core.cluster.image import Image
+from krappy.core.cluster.paths import Kind
 from krappy.core.throttle import ReplicationQuotas
 from krappy.errors import KrappyError, ShuttingDown
 from krappy.measures import StoreMeasures
@@ -154,6 +156,9 @@ class Runtime:
     def image(self) -> Image:
         """The cluster as this broker knows it."""
         return self.store.image
+
+    def overrides(self, kind: Kind) -> OverrideStore:
+        return OverrideStore(self.store, self.meta, self.in_thread, kind)
 
     async def sync_meta(self, take_back: Callable[[], None] | None = None) -> None:
         """Returns once everything written to the meta database so far is on disk. One sync serves all callers.

@@ -25,7 +25,8 @@ from krappy.wire import messages
 LINGER = 0.005  # seconds for which an ack waits for others
 MOST = 1000  # runs of events in one request
 Acknowledged = Event | EventBatch | Iterable[Event]
-_PLACE, _OFFSET = itemgetter(0, 1, 8), itemgetter(2)  # of an event: topic, partition, leader epoch
+Place = tuple[str, int, int]  # topic, partition, leader epoch
+_PLACE, _OFFSET = itemgetter(0, 1, 8), itemgetter(2)  # of an event
 Run = tuple[str, int, int, int]  # topic, partition, first offset, last offset: both inclusive
 EpochRun = tuple[Run, int]  # and the leader epoch of these events; -1: it is not known
 
@@ -43,8 +44,11 @@ class Acks:
         self.names_epochs = False  # whether the broker takes them
         self._runtime = link.runtime
         self._registered = registered
-        self._events: list[Event] = []  # noted, and not sent yet
-        self._runs: list[EpochRun] = []  # the same, of batches
+        # Offsets that were noted, and not sent yet. The events themselves would live on, so that Python's garbage
+        # collector would go through them. A list stays: another thread may be about to note in it.
+        self._offsets: dict[Place, list[int]] = {}
+        self._last: tuple[Place, list[int]] = (("", 0, 0), [])  # the place that was noted last
+        self._runs: list[EpochRun] = []  # noted, of batches and several events
         self._left: dict[int, list[EpochRun]] = {}  # parts of at most MOST runs, to be sent; they are numbered as noted
         self._under_way: dict[int, list[EpochRun]] = {}  # parts that were sent, and are not confirmed yet
         self._numbers = itertools.count()
@@ -68,7 +72,10 @@ class Acks:
         if self._refused is not None:
             self.check()
         if isinstance(acknowledged, Event):
-            self._events.append(acknowledged)
+            place, offsets = self._last
+            if _PLACE(acknowledged) != place:
+                offsets = self._at(_PLACE(acknowledged))
+            offsets.append(acknowledged.offset)
         else:
             with self._runtime.lock:
                 self._runs += runs(acknowledged)
@@ -76,6 +83,12 @@ class Acks:
             raise ConnectionLost(self._link.trouble if self._link.closed else "this consumer is closed")
         if not self._woken:
             self._wake()
+
+    def _at(self, place: Place) -> list[int]:
+        with self._runtime.lock:
+            offsets = self._offsets.setdefault(place, [])
+            self._last = place, offsets
+        return offsets
 
     def check(self) -> None:
         """Raises, once, the error for which acks were given up: their events will be delivered again."""
@@ -105,7 +118,8 @@ class Acks:
             except KrappyError as error:
                 with self._runtime.lock:
                     if not self._closed:
-                        self._events.clear()
+                        for offsets in self._offsets.values():
+                            offsets.clear()
                         self._runs, self._left, self._under_way = [], {}, {}
                         self._refused = self._refused or error
 
@@ -152,9 +166,11 @@ class Acks:
 
     def _divide(self) -> None:
         """Divides what was noted into parts. Call it with the lock."""
-        count = len(self._events)
-        self._runs += runs(self._events[:count])
-        del self._events[:count]
+        for place, offsets in self._offsets.items():
+            count = len(offsets)
+            if count:
+                self._runs += _runs(place, offsets[:count])
+                del offsets[:count]
         while self._runs:
             self._left[next(self._numbers)] = self._runs[:MOST]
             del self._runs[:MOST]
@@ -211,14 +227,15 @@ def runs(acknowledged: Acknowledged) -> list[EpochRun]:
     if isinstance(acknowledged, Event):
         event = acknowledged
         return [((event.topic, event.partition, event.offset, event.offset), event.leader_epoch)]
-    offsets: dict[tuple[str, int, int], list[int]] = {}
-    for at, some in groupby(acknowledged, _PLACE):
-        offsets.setdefault(at, []).extend(map(_OFFSET, some))
-    return [
-        ((topic, partition, *span), epoch)
-        for (topic, partition, epoch), each in sorted(offsets.items())
-        for span in events.spans(sorted(set(each)))
-    ]
+    offsets: dict[Place, list[int]] = {}
+    for place, some in groupby(acknowledged, _PLACE):
+        offsets.setdefault(place, []).extend(map(_OFFSET, some))
+    return [run for place, each in sorted(offsets.items()) for run in _runs(place, each)]
+
+
+def _runs(place: Place, offsets: list[int]) -> list[EpochRun]:
+    topic, partition, epoch = place
+    return [((topic, partition, *span), epoch) for span in events.spans(sorted(set(offsets)))]
 
 
 def ack_of(handle: int, some: Iterable[EpochRun], names_epochs: bool) -> messages.Ack:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, repeat
-from operator import itemgetter, length_hint
+from operator import itemgetter
 from typing import Any
 
 from krappy.records import batch as record_batch
@@ -79,37 +79,6 @@ class EventBatch:
             self.append_time,
             self.leader_epoch,
         )
-
-
-class LeaseEnd:
-    """When the leases of a poll's events end, by the client's clock. 0: they are over."""
-
-    __slots__ = ("at",)
-
-    def __init__(self, at: float) -> None:
-        self.at = at
-
-
-class LeasedEvents:
-    """Events to be handed out for as long as their leases last, by the clock `now`."""
-
-    def __init__(self, events: Iterator[Event], lease: LeaseEnd, now: Callable[[], float]) -> None:
-        self._events = events
-        self._lease = lease
-        self._now = now
-
-    def __iter__(self) -> LeasedEvents:
-        return self
-
-    def __next__(self) -> Event:
-        if self._now() >= self._lease.at:
-            raise StopIteration
-        for event in self._events:  # and not by next(): an interrupt may come with a call, and lose the event
-            return event
-        raise StopIteration
-
-    def __length_hint__(self) -> int:
-        return length_hint(self._events)
 
 
 def keyed(some: EventBatch | Event | Iterable[Event]) -> set[tuple[str, int, bytes]]:

@@ -7,7 +7,7 @@ import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from krappy.clients.events import EventBatch, LeasedEvents, LeaseEnd, without
+from krappy.clients.events import EventBatch, without
 from krappy.types import Event, TopicPartition
 
 NONE: Iterator[Event] = iter(())
@@ -16,21 +16,21 @@ NONE: Iterator[Event] = iter(())
 class Received:
     """`events`: the rest of the batch that is being handed out, one by one. `batches`: those behind it.
 
-    `leased`: the consumer is a member of a group. Its events are its own until their leases end, by the clock `now`;
-    then they may be with another member, and are not handed out any more."""
+    `leased`: the consumer is a member of a group. Its events are its own `until` their leases end, by the clock `now`;
+    then they may be with another member. So whoever takes one of `events` looks at the clock before."""
 
     def __init__(self, now: Callable[[], float], *, leased: bool) -> None:
         self.events: Iterator[Event] = NONE
         self.batches: deque[EventBatch] = deque()
-        self.lease = LeaseEnd(0.0 if leased else math.inf)
-        self._leased = leased
-        self._now = now
+        self.leased = leased
+        self.until = 0.0 if leased else math.inf
+        self.now = now
         self._current: EventBatch | None = None  # the batch of `events`
 
     @property
     def over(self) -> bool:
         """Whether the leases of these events have ended."""
-        return self._now() >= self.lease.at
+        return self.now() >= self.until
 
     @property
     def waiting(self) -> int:
@@ -48,8 +48,7 @@ class Received:
         """Puts the events of the next batch in `events`, unless there are some."""
         if not operator.length_hint(self.events) and self.batches:
             batch = self.batches[0]
-            events = iter(batch.events())
-            self._current, self.events = batch, LeasedEvents(events, self.lease, self._now) if self._leased else events
+            self._current, self.events = batch, iter(batch.events())
             del self.batches[0]
 
     def _begun(self) -> EventBatch | None:

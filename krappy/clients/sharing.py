@@ -21,7 +21,7 @@ from krappy.clients.acks import Acknowledged, Acks, ack_of, runs
 from krappy.clients.backoff import Backoff
 from krappy.clients.choice import Choice
 from krappy.clients.consuming import LEAST_PATIENCE, MAX_WAIT, Consuming
-from krappy.clients.events import EventBatch, LeaseEnd
+from krappy.clients.events import EventBatch
 from krappy.clients.link import Link
 from krappy.clients.replies import PollSlot
 from krappy.clients.router import Router
@@ -122,7 +122,7 @@ class Sharing(Consuming):
 
     def _end_leases(self) -> None:
         """They end with the connection: the broker leases the events again, to the first member that asks."""
-        self.received.lease.at = 0.0
+        self.received.until = 0.0
 
     async def _registered(self, deadline: float) -> int:
         """Registers if necessary. Returns the generation of the connection on which this consumer is registered.
@@ -261,7 +261,7 @@ class Sharing(Consuming):
         received = self.received
         if received.over:
             unseen = sum(map(len, received.all()))
-            if unseen and received.lease.at:
+            if unseen and received.until:
                 self._most = max(1, self._leased - unseen)
             received.drop()
 
@@ -365,7 +365,7 @@ class Sharing(Consuming):
                 return  # the thread that sends acks has registered the member anew
             if polled.leases:
                 until = poll.sent + (polled.waited + self.choice.lease_ms) / 1000  # a late answer's may have ended
-                self.received.lease = LeaseEnd(until if self._link.lives(self._generation) else 0.0)
+                self.received.until = until if self._link.lives(self._generation) else 0.0
                 self._polls += 1
             self._began = self._runtime.now()
             self._leased = sum(map(len, taken))

@@ -106,6 +106,7 @@ class Console:
             tokens=listening.console_tokens,
             secret=listening.secret,
             ended=lambda principal, why: broker.audit.ended(principal, why),
+            logouts=lambda: broker.logouts,
         )
         self.provider_logins = ProviderLogins(listening.provider_login, listening.secret, server.report)
         self.disk = health.DiskTrial()

@@ -61,14 +61,14 @@ class LogoutQuery(msgspec.Struct, forbid_unknown_fields=True):
     all: Annotated[
         bool,
         Meta(
-            description="end every session of every browser at this broker; without ALTER on the cluster, of this "
-            "user alone. With a bearer token or a password, too"
+            description="end every session of every browser at all brokers; without ALTER on the cluster, of this user "
+            "alone. With a bearer token or a password, too"
         ),
     ] = False
 
 
 class LoggedOut(msgspec.Struct):
-    """`ended`: how many sessions ended. Their live views end within a second."""
+    """`ended`: how many sessions ended, at this broker. Their live views end within a second."""
 
     logged_out: bool
     ended: int
@@ -129,6 +129,7 @@ async def log_out(call: Call, query: LogoutQuery) -> LoggedOut:
         ended = sessions.close_all(now, None if everybody else replace(call.principal, host=""))
         if everybody and ended:
             call.broker.audit.changed("sessions", "console", {"open": ended}, None)
+        await call.broker.logouts.end(None if everybody else call.principal.name)
     else:
         ended = sessions.close(cookie, now)
     call.set_cookie(_cookie("", 0, call.request.url.scheme))

@@ -27,6 +27,7 @@ from krappy.console.problems import HttpError
 from krappy.console.sessions import MOST, MOST_OF_ONE, SESSION_MS, ConsoleSession, Sessions
 from krappy.core.security.oauthbearer import OAUTHBEARER, TokenClaims, TokenRefused
 from krappy.core.security.principal import Principal
+from krappy.ports.logouts import LogoutsPort
 from krappy.ports.tokens import TokensPort
 from krappy.ports.users import Took, UsersPort, untold
 
@@ -61,7 +62,7 @@ HEADERS = [
 class Guard:
     """`token`: the secret, or empty for none. `local`: only this machine reaches the console. `users`: None: nobody
     logs in with a password. `secret`: random, for the cookies of sessions. `ended`: is told whose session ended before
-    its time, and why."""
+    its time, and why. `logouts`: of all brokers of the cluster; None: sessions end here alone."""
 
     def __init__(
         self,
@@ -73,8 +74,10 @@ class Guard:
         tokens: TokensPort | None = None,
         secret: bytes = b"",
         ended: Callable[[Principal, str], None] = lambda principal, why: None,
+        logouts: Callable[[], LogoutsPort] | None = None,
     ) -> None:
         self._ended = ended
+        self._logouts = logouts
         self._token = token.encode()
         self._users = users
         self._tokens = tokens
@@ -131,7 +134,8 @@ class Guard:
     def log_in(self, principal: Principal, now: int, lasts: int = SESSION_MS) -> str:
         """The cookie of a new session. `lasts`: ms."""
         most = MOST if principal.name == CONSOLE.name else MOST_OF_ONE  # those who have the token are many people
-        return self.sessions.open(now, principal, self.stamp(principal), lasts, most)
+        marks = ("", "") if self._logouts is None else self._logouts().marks(principal.name)
+        return self.sessions.open(now, principal, self.stamp(principal), marks, lasts, most)
 
     def stamp(self, principal: Principal) -> bytes:
         """Of the password that this user has; it changes with it."""
@@ -143,6 +147,9 @@ class Guard:
         if found is not None and found.stamp != self.stamp(found.principal):
             self.sessions.close(cookie, now)
             self._ended(found.principal, CHANGED)
+            return None
+        if found is not None and self._logouts is not None and self._logouts().ended(found.principal.name, found.marks):
+            self.sessions.close(cookie, now)
             return None
         return found
 

@@ -14,6 +14,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from krappy.core.security.principal import ANONYMOUS, Principal
+from krappy.ports.logouts import LogoutMarks
 
 SESSION_MS = 12 * 3600 * 1000
 OVER = "its time is over"
@@ -24,11 +25,12 @@ MOST_OF_ONE = 100  # of one user; with one more his oldest ends
 
 
 class ConsoleSession(NamedTuple):
-    """`until`: steady ms of its end. `stamp`: of the password that its user had."""
+    """`until`: steady ms of its end. `stamp`: of the password that its user had. `marks`: of the logouts before it."""
 
     until: int
     principal: Principal
     stamp: bytes
+    marks: LogoutMarks
 
 
 class Sessions:
@@ -47,6 +49,7 @@ class Sessions:
         now: int,
         principal: Principal = ANONYMOUS,
         stamp: bytes = b"",
+        marks: LogoutMarks = ("", ""),
         lasts: int = SESSION_MS,
         most: int = MOST,
     ) -> str:
@@ -56,7 +59,7 @@ class Sessions:
         self._make_room(principal.name, most)
         until = now + lasts
         self._next = min(self._next, until)
-        self._open[self._number] = ConsoleSession(until, principal, stamp)
+        self._open[self._number] = ConsoleSession(until, principal, stamp, marks)
         told = f"{until}.{self._number}"
         return f"{told}.{self._sign(told)}"
 

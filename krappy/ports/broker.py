@@ -13,6 +13,7 @@ from krappy.core.security.principal import Principal
 from krappy.core.throttle import ReplicationQuotas
 from krappy.measures import StoreMeasures
 from krappy.ports.audit import AuditPort
+from krappy.ports.logouts import LogoutsPort
 from krappy.ports.quotas import PayerPort, UsePort
 from krappy.ports.registrations import RegistrationFacts
 from krappy.ports.settings import BrokerSetting, DynamicPort
@@ -136,6 +137,8 @@ class BrokerPort(Protocol):
     def client_quotas(self) -> UsePort: ...
     @property
     def audit(self) -> AuditPort: ...
+    @property
+    def logouts(self) -> LogoutsPort: ...
     @property
     def machine(self) -> MachinePort: ...
     @property

@@ -17,7 +17,7 @@ import pytest
 from krappy import blocking
 from krappy.clients import events
 from krappy.clients.acks import Acks
-from krappy.clients.events import EventBatch, LeaseEnd
+from krappy.clients.events import EventBatch
 from krappy.clients.link import Link
 from krappy.clients.received import Received
 from krappy.clients.runtime import run
@@ -314,7 +314,7 @@ def test_no_event_is_lost_wherever_an_interrupt_comes(how: str, leased: bool) ->
 
     for number in itertools.count(1):
         received = Received(lambda: 0.0, leased=leased)
-        received.lease = LeaseEnd(1.0)
+        received.until = 1.0
         received.batches.extend([columns(0), columns(3)])
         taken: list[int] = []
         if number % 2:

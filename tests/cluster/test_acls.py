@@ -1,13 +1,15 @@
-"""ACLs in a cluster: each broker follows a change within a second, whichever was asked for it."""
+"""ACLs and logouts in a cluster: each broker follows a change within a second, whichever was asked for it."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from krappy import blocking
@@ -19,7 +21,7 @@ from tests.process import Stopwatch, wait_until
 from tests.security.guarded import filtered
 
 SOON = 1.0  # seconds
-PASSWORDS = {"admin": "admin-secret", "ada": "ada-secret"}
+PASSWORDS = {"admin": "admin-secret", "ada": "ada-secret", "bob": "bob-secret"}
 READ = [AclInfo("topic", "shared", "User:ada", "read")]
 
 
@@ -37,7 +39,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedPr
         super_users="User:admin;User:ANONYMOUS",
     )
     for each in made.brokers.values():
-        each.settings["listen_native"] = f"SASL_PLAINTEXT://{each.settings['listen_native']}"
+        for listener in ("listen_native", "listen_http"):
+            each.settings[listener] = f"SASL_PLAINTEXT://{each.settings[listener]}"
     try:
         made.start()
         yield made
@@ -137,3 +140,30 @@ def test_quotas_are_those_of_the_cluster(cluster: ClusterProcesses) -> None:
         )
         other.security.alter_quotas({"producer_byte_rate": None}, user="ada")
         soon(cluster, lambda: admin.security.quotas(user="ada") == [], "and removed")
+
+
+def test_a_logout_everywhere_ends_the_sessions_at_every_broker(cluster: ClusterProcesses) -> None:
+    with ExitStack() as stack:
+
+        def browser(id: int, user: str) -> httpx.Client:
+            address = str(cluster.brokers[id].settings["listen_http"]).removeprefix("SASL_PLAINTEXT://")
+            http = httpx.Client(base_url=f"http://{address}/api/v1", trust_env=False, timeout=30)
+            stack.enter_context(http)
+            http.headers["Krappy-Request"] = "1"
+            assert http.post("/login", json={"user": user, "password": PASSWORDS[user]}).status_code == 200
+            return http
+
+        def logged_in(some: list[httpx.Client]) -> set[bool]:
+            return {each.get("/topics").status_code == 200 for each in some}
+
+        adas, bobs = ([browser(id, user) for id in cluster.brokers] for user in ("ada", "bob"))
+        assert logged_in(adas + bobs) == {True}
+        assert adas[0].post("/logout", params={"all": "true"}).json() == {"logged_out": True, "ended": 1}
+        soon(cluster, lambda: logged_in(adas) == {False}, "she is logged out at every broker")
+        assert logged_in(bobs) == {True}
+        adas = [browser(id, "ada") for id in cluster.brokers]
+        assert logged_in(adas) == {True}
+        admin = browser(2, "admin")
+        assert admin.post("/logout", params={"all": "true"}).json()["ended"] == 3
+        soon(cluster, lambda: logged_in([*adas, *bobs, admin]) == {False}, "all are logged out at every broker")
+        assert logged_in([browser(id, "ada") for id in cluster.brokers]) == {True}

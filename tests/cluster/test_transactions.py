@@ -121,15 +121,18 @@ def test_money_moves_while_coordinator_and_leaders_are_killed(cluster: ClusterPr
 
 def values(cluster: ClusterProcesses, topic: str, index: int) -> list[bytes]:
     """What a reader of committed events sees of a partition, up to its end as of now; it waits until all is decided."""
-    # Behind a fetch that waits, it would be told no end.
-    settings = {"group.id": "r", "isolation.level": "read_committed", "fetch.wait.max.ms": 10}
-    reader = Consumer({"bootstrap.servers": cluster.kafka, **settings})
+    settings = {"bootstrap.servers": cluster.kafka, "group.id": "r", "fetch.wait.max.ms": 10}
+    anything = Consumer({**settings, "isolation.level": "read_uncommitted"})  # the other is told no undecided end
+    try:
+        _, stop = ends(anything, topic, index)
+    finally:
+        anything.close()
+    reader = Consumer({**settings, "isolation.level": "read_committed"})
     at = TopicPartition(topic, index, 0)
     reader.assign([at])
     found: list[bytes] = []
     end = time.monotonic() + PATIENCE
     try:
-        _, stop = ends(reader, topic, index)
         while reader.position([at])[0].offset < stop:
             found += [each.value() for each in reader.consume(100, 0.02) if each.error() is None]
             assert time.monotonic() < end, f"{topic}-{index} is not decided up to {stop}"

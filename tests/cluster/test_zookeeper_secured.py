@@ -87,7 +87,8 @@ def test_znodes_are_protected_also_those_of_before(secured: Secured, stranger: K
 
     async def main() -> None:
         async with connected(secured.address, chroot, auth=OURS, protected=True, tls=secured.tls) as client:
-            made = ["/config/users/ada", "/config/brokers", "/config/brokers/1", "/config/topics", "/b"]
+            sessions = ["/config/sessions", "/config/sessions/all"]
+            made = ["/config/users/ada", "/config/brokers", "/config/brokers/1", *sessions, "/config/topics", "/b"]
             await client.multi([Create(path, b"secret") for path in made])
             assert (await client.get("/config/users/ada")) is not None
 
@@ -95,7 +96,7 @@ def test_znodes_are_protected_also_those_of_before(secured: Secured, stranger: K
     assert stranger.get(f"{chroot}/config/users")[0] == b"s"
     trio.run(main)
     hidden = ["/config/users", "/config/users/ada", "/config/brokers", "/config/brokers/1", "/security/users_secret"]
-    for path in hidden:
+    for path in (*hidden, "/config/sessions", "/config/sessions/all"):
         for use in (stranger.get, stranger.get_children, partial(stranger.set, value=b"x")):
             with pytest.raises(NoAuthError):
                 use(f"{chroot}{path}")
@@ -143,7 +144,7 @@ def test_servers_that_can_not_be_trusted(secured: Secured, tmp_path: Path) -> No
     def wrong(address: tuple[str, int], tls: Callable[[], Any] | None) -> str:
         async def main() -> str:
             said: list[str] = []
-            client = ZooKeeper([address], timeout_ms=2000, tls=tls, troubled=said.append)
+            client = ZooKeeper([address], timeout_ms=30_000, tls=tls, troubled=said.append)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(client.run)
                 await until(lambda: bool(said))

@@ -418,7 +418,10 @@ def test_http(guarded: Guarded, there: Names, operation: Any) -> None:
             )
             return found.status_code, found.content
 
-    existing, absent = answer(there), answer(ABSENT)
+    for _ in range(3):  # a figure of the history may be kept between two answers
+        existing, absent = answer(there), answer(ABSENT)
+        if existing == answer(there):
+            break
     assert existing[0] == absent[0] in (200, 400, 403), existing
     if existing[0] == 400:
         assert b"AUTHORIZATION" in existing[1] or b"INVALID" in existing[1], existing

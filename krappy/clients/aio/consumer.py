@@ -88,12 +88,13 @@ class Consumer:
 
     async def __anext__(self) -> Event:
         core = self._opened or self._core
-        for event in core.received.events:
-            return event
-        while await core.next_events():
-            for event in core.received.events:
-                return event
-        raise StopAsyncIteration
+        received = core.received
+        while True:
+            if not received.leased or received.now() < received.until:
+                for event in received.events:  # not by next(): an interrupt may come with a call, and lose it
+                    return event
+            if not await core.next_events():
+                raise StopAsyncIteration
 
     def batches(self) -> Items[EventBatch]:
         """The same events as columns: `async for batch in consumer.batches()`."""

@@ -92,12 +92,13 @@ class Consumer(Opened):
 
     def __next__(self) -> Event:
         core = self._opened or self._core
-        for event in core.received.events:
-            return event
-        while run(core.next_events()):
-            for event in core.received.events:
-                return event
-        raise StopIteration
+        received = core.received
+        while True:
+            if not received.leased or received.now() < received.until:
+                for event in received.events:  # not by next(): an interrupt may come with a call, and lose it
+                    return event
+            if not run(core.next_events()):
+                raise StopIteration
 
     def batches(self) -> Items[EventBatch]:
         """The same events as columns: `for batch in consumer.batches()`."""

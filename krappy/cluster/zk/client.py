@@ -31,10 +31,11 @@ WHO_COUNTS = " (the authorities that count are in zookeeper_ssl_truststore_locat
 AT_ONCE = 500  # reads that are sent ahead of their answers
 T = TypeVar("T")
 # Beginnings of paths of znodes that nobody else may read, as in Kafka: of credentials, and of brokers' settings; and
-# what hides which users there are.
+# what tells or hides which users there are.
 SECRET = (
     f"{paths.CONFIG}/{paths.USER_CONFIG}/",
     f"{paths.CONFIG}/{paths.BROKER_CONFIG}/",
+    f"{paths.CONFIG}/{paths.SESSION_CONFIG}/",
     f"{paths.USERS_SECRET}/",
 )
 

@@ -19,14 +19,15 @@ PRODUCER_IDS = "/latest_producer_id_block"
 LEASES = "/leases"
 ACLS = "/security/acls"
 USERS_SECRET = "/security/users_secret"
-Kind = Literal["topics", "brokers", "groups", "clients", "users", "quotas"]
+Kind = Literal["topics", "brokers", "groups", "clients", "users", "quotas", "sessions"]
 BROKER_CONFIG: Kind = "brokers"
 GROUP_CONFIG: Kind = "groups"
 TOPIC_CONFIG: Kind = "topics"
 USER_CONFIG: Kind = "users"
 QUOTA_CONFIG: Kind = "quotas"
+SESSION_CONFIG: Kind = "sessions"  # which sessions of browsers have ended
 DEFAULT = "<default>"  # Kafka's name for the settings of all brokers
-KINDS: tuple[Kind, ...] = ("topics", "brokers", "groups", "clients", "users", "quotas")
+KINDS: tuple[Kind, ...] = ("topics", "brokers", "groups", "clients", "users", "quotas", "sessions")
 ROOTS = [  # znodes that always exist, each behind its parent
     *("/cluster", "/brokers", BROKERS, EPOCHS, TOPICS, CONFIG, *(f"{CONFIG}/{kind}" for kind in KINDS)),
     *("/admin", DELETED, "/security", ACLS),

@@ -1,0 +1,94 @@
+"""Logouts of browsers that count at all brokers of a cluster, as znodes.
+
+    /config/sessions/all           {"version":1,"config":{"ended":"<ms since the epoch>-<random>"}}
+    /config/sessions/user%3Abob    the same, of one user's sessions
+
+A session remembers the marks that were there when it was opened, and has ended when there are others now. That a mark
+goes ends nothing: one that is older than a session lasts is removed with the next logout.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+
+import trio
+
+from krappy.broker.runtime import Runtime
+from krappy.broker.tree_changes import change, config_change
+from krappy.core.cluster import paths, znodes
+from krappy.core.cluster.tree import Delete, Operation
+from krappy.ports.logouts import LogoutMarks
+from krappy.store.refusals import reading
+
+ALL = "all"
+ENDED = "ended"  # the setting that has the mark
+PAUSE = 1.0  # seconds between two changes by this broker: whoever has logged in may ask for one
+KEPT_MS = 24 * 3600 * 1000  # for so long a mark stays at least; sessions last half of it
+REMOVED = 100  # old marks that one change removes
+
+
+class Logouts:
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._wanted: set[str] = set()  # names of znodes to be marked anew
+        self._turn = trio.Lock()
+        self._next = 0.0  # when the next change may be made
+
+    def marks(self, user: str) -> LogoutMarks:
+        held = self._held()
+        return _mark(held.get(ALL)), _mark(held.get(_of(user)))
+
+    def ended(self, user: str, marks: LogoutMarks) -> bool:
+        return any(now not in ("", then) for now, then in zip(self.marks(user), marks, strict=True))
+
+    async def end(self, user: str | None) -> None:
+        name = ALL if user is None else _of(user)
+        self._wanted.add(name)
+        async with self._turn:
+            if name not in self._wanted:
+                return  # the change before was for this one, too
+            await trio.sleep_until(self._next)
+            self._next = trio.current_time() + PAUSE
+            some, self._wanted = self._wanted, set()
+            try:
+                await self._mark(some)
+            except BaseException:
+                self._wanted |= some
+                raise
+
+    async def _mark(self, names: set[str]) -> None:
+        runtime = self._runtime
+        mark = {ENDED: f"{runtime.now_ms()}-{secrets.token_hex(8)}"}
+        old = [name for name, held in self._held().items() if self._is_old(held)][:REMOVED]
+
+        async def made() -> list[Operation]:
+            operations: list[Operation] = []
+            for name in sorted(names):
+                path = paths.config(paths.SESSION_CONFIG, name)
+                operations += config_change(path, await runtime.store.read(path), mark)
+            for name in set(old) - names:
+                path = paths.config(paths.SESSION_CONFIG, name)
+                found = await runtime.store.read(path)
+                if found is not None:
+                    with reading(path):
+                        if self._is_old(znodes.settings(found.data)):
+                            operations.append(Delete(path, found.version))
+            return operations
+
+        await change(runtime.store, made)
+
+    def _held(self) -> Mapping[str, Mapping[str, str]]:
+        return self._runtime.image.configs.get(paths.SESSION_CONFIG, {})
+
+    def _is_old(self, held: Mapping[str, str]) -> bool:
+        since = _mark(held).partition("-")[0]
+        return not since.isdecimal() or self._runtime.now_ms() - int(since) > KEPT_MS
+
+
+def _of(user: str) -> str:
+    return f"user:{user}"
+
+
+def _mark(held: Mapping[str, str] | None) -> str:
+    return "" if held is None else held.get(ENDED, "")

@@ -1,0 +1,119 @@
+"""Logouts that count at all brokers: marks in the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from krappy.broker import logouts
+from krappy.broker.logouts import Logouts
+from krappy.core.cluster.image import Image
+from krappy.core.cluster.tree import Operation
+from krappy.errors import StorageError
+from krappy.store.meta import Meta
+from tests.broker.catalogs import SyncCatalog
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[SyncCatalog]:
+    meta = Meta(tmp_path / "meta", keep=False)
+    yield SyncCatalog(meta)
+    meta.close()
+
+
+class Here(SimpleNamespace):
+    """What `Logouts` takes of a broker's runtime."""
+
+    now = 1_000
+
+    @property
+    def image(self) -> Image:
+        image: Image = self.store.image
+        return image
+
+    def now_ms(self) -> int:
+        return self.now
+
+
+def test_a_mark_ends_the_sessions_that_were_opened_before_it(catalog: SyncCatalog) -> None:
+    ended = Logouts(here := Here(store=catalog.store))  # type: ignore[arg-type]
+    before = {user: ended.marks(user) for user in ("ada", "all")}
+    trio.run(ended.end, "ada")
+    assert [ended.ended(user, marks) for user, marks in before.items()] == [True, False]
+    other = Logouts(here)  # type: ignore[arg-type]
+    since = other.marks("ada")
+    assert not other.ended("ada", since)
+    trio.run(other.end, None)
+    assert other.ended("ada", since)
+    assert other.ended("all", before["all"])
+    assert not other.ended("ada", other.marks("ada"))
+
+
+def test_old_marks_go_and_end_nothing(catalog: SyncCatalog) -> None:
+    here = Here(store=catalog.store)
+    trio.run(Logouts(here).end, "ada")  # type: ignore[arg-type]
+    ended = Logouts(here)  # type: ignore[arg-type]
+    since = ended.marks("ada")
+    here.now += logouts.KEPT_MS + 1
+    trio.run(ended.end, "bob")
+    assert set(here.image.configs["sessions"]) == {"user:bob"}
+    assert not ended.ended("ada", since)
+
+
+def test_changes_of_many_are_one_and_come_at_most_once_a_second(catalog: SyncCatalog) -> None:
+    written: list[int] = []
+
+    class Store:
+        image = catalog.store.image
+        read = catalog.store.read
+
+        async def multi(self, operations: list[Operation]) -> object:
+            written.append(len(operations))
+            await trio.sleep(0.1)
+            return await catalog.store.multi(operations)
+
+    ended = Logouts(Here(store=Store()))  # type: ignore[arg-type]
+
+    async def many() -> float:
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for number in range(50):
+                nursery.start_soon(ended.end, f"user {number % 10}")
+        return trio.current_time() - began
+
+    took = trio.run(many, clock=MockClock(autojump_threshold=0))
+    assert written in ([10], [1, 10], [1, 9])
+    assert took < 2
+
+
+def test_a_change_that_fails_is_made_with_the_next(catalog: SyncCatalog) -> None:
+    fails = [StorageError("the disk is full")]
+
+    class Store:
+        @property
+        def image(self) -> Image:
+            return catalog.store.image
+
+        read = catalog.store.read
+
+        async def multi(self, operations: list[Operation]) -> object:
+            if fails:
+                raise fails.pop()
+            return await catalog.store.multi(operations)
+
+    ended = Logouts(Here(store=Store()))  # type: ignore[arg-type]
+    before = ended.marks("ada")
+
+    async def twice() -> None:
+        with pytest.raises(StorageError):
+            await ended.end("ada")
+        assert not ended.ended("ada", before)
+        await ended.end("bob")
+
+    trio.run(twice, clock=MockClock(autojump_threshold=0))
+    assert ended.ended("ada", before)
