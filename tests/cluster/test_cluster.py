@@ -21,7 +21,7 @@ from tests.process import BrokerProcess, wait_until
 
 PARTITIONS = 6
 AT_ONCE = 5  # events of a partition: as many events in fewer requests
-AHEAD = 2  # such requests of a partition that are not answered yet
+AHEAD = 2  # such requests of a partition that are not answered yet: a leader may die between the two
 
 
 def make_topic(cluster: ClusterProcesses, name: str, **config: str) -> None:
@@ -73,9 +73,8 @@ class Writer:
     def _write(self) -> None:
         number = 0
         while not self._stop.is_set():
-            ahead = AHEAD if self.count < self.aim else 1
             for partition, unanswered in enumerate(self._unanswered):
-                for _ in range(AT_ONCE if unanswered <= (ahead - 1) * AT_ONCE else 0):
+                for _ in range(AT_ONCE if unanswered <= (AHEAD - 1) * AT_ONCE else 0):
                     self._producer.produce(
                         self._topic,
                         str(number).encode(),
