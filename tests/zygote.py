@@ -13,6 +13,7 @@ import array
 import contextlib
 import gc
 import importlib
+import itertools
 import json
 import os
 import pkgutil
@@ -23,14 +24,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+import click
+
+import krappy.handlers.kafka
+import krappy.handlers.native
+from krappy.cli.main import cli
 from krappy.memory import keep_freed_memory
+from krappy.wire.kafka import RANGES, ApiKey, codec
 
 # What a broker imports at its start or later, in part by the names of modules.
 PACKAGES = ("krappy.broker", "krappy.cluster", "krappy.console", "krappy.handlers", "krappy.server", "krappy.store")
 # Partitions of each internal topic of a cluster, in place of Kafka's 50. Whenever a broker starts or ends, all of them
 # change, at each broker: most of the CPU time of tests of groups, and none of what they test.
 INTERNAL_PARTITIONS = 10
-MODULES = ("krappy.app", "krappy.logs", "krappy.cli.commands.serve", "krappy.cli.serving", "krappy.settings.described")
+MODULES = (
+    *("krappy.app", "krappy.logs", "krappy.cli.commands.serve", "krappy.cli.serving", "krappy.settings.described"),
+    *("pickle", "encodings.idna"),  # rocksdict and socket import them when they are first needed
+)
+# Requests that each broker of a cluster gets, or sends. Their functions are compiled at first use.
+KNOWN = (ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.FETCH)
 
 
 def main() -> None:
@@ -43,6 +55,12 @@ def main() -> None:
     for package in map(importlib.import_module, PACKAGES):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
+    for handlers in (krappy.handlers.kafka, krappy.handlers.native):
+        handlers.registry()
+    cli.list_commands(click.Context(cli))
+    for key, response in itertools.product(KNOWN, (False, True)):
+        codec._reader(key, RANGES[key][1], response)
+        codec._writer(key, RANGES[key][1], response)
     keep_freed_memory()
     gc.collect()
     gc.freeze()

@@ -14,6 +14,7 @@ import os
 import pkgutil
 import sys
 import traceback
+from functools import cache
 from typing import Any, NoReturn
 
 import click
@@ -29,11 +30,16 @@ from krappy.memory import keep_freed_memory
 from krappy.version import VERSION
 
 
+@cache
+def _names() -> list[str]:
+    return sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
+
+
 class Commands(CommandGroup):
     """Finds the commands in `krappy.cli.commands`, and imports each only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
+        return _names()
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):

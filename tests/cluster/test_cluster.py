@@ -21,6 +21,7 @@ from tests.process import BrokerProcess, wait_until
 
 PARTITIONS = 6
 AT_ONCE = 5  # events of a partition: as many events in fewer requests
+AHEAD = 2  # such requests of a partition that are not answered yet: a leader may die between the two
 
 
 def make_topic(cluster: ClusterProcesses, name: str, **config: str) -> None:
@@ -35,8 +36,10 @@ def leaders(cluster: ClusterProcesses, name: str) -> list[int]:
 class Writer:
     """Writes numbered events to every partition until it is stopped. `acked`: the numbers, by partition.
 
-    It writes as fast as it can up to `aim` acknowledged events, and 300 a second beyond (see `pace`). For most of the
-    time a test waits for an election, and each event more would be read and compared at the end.
+    It writes as fast as it is answered up to `aim` acknowledged events, and at most 300 a second beyond (see `pace`).
+    For most of the time a test waits for an election, and each event more would be read and compared at the end. Nor
+    does it write to a partition that does not answer: threads of librdkafka (2.16) that may not send what they have, as
+    five requests are not answered, ask again and again whether they may, without a pause.
     """
 
     def __init__(self, cluster: ClusterProcesses, topic: str, **options: Any) -> None:
@@ -50,6 +53,7 @@ class Writer:
         self.aim = 0
         self.pace = 0.1  # seconds between two such rounds while nobody waits for more events
         self.failed: list[str] = []
+        self._unanswered = [0] * PARTITIONS  # events
 
     def __enter__(self) -> Writer:
         self._thread.start()
@@ -69,21 +73,23 @@ class Writer:
     def _write(self) -> None:
         number = 0
         while not self._stop.is_set():
-            for index in range(PARTITIONS * AT_ONCE):
-                partition = index // AT_ONCE
-                self._producer.produce(
-                    self._topic,
-                    str(number).encode(),
-                    f"k{number % 100}",
-                    partition,
-                    on_delivery=lambda error, message, number=number: self._told(error, message, number),
-                )
-                number += 1
+            for partition, unanswered in enumerate(self._unanswered):
+                for _ in range(AT_ONCE if unanswered <= (AHEAD - 1) * AT_ONCE else 0):
+                    self._producer.produce(
+                        self._topic,
+                        str(number).encode(),
+                        f"k{number % 100}",
+                        partition,
+                        on_delivery=lambda error, message, number=number: self._told(error, message, number),
+                    )
+                    self._unanswered[partition] += 1
+                    number += 1
             self._producer.poll(0.002)
             if self.count >= self.aim:
                 self._stop.wait(self.pace)
 
     def _told(self, error: Any, message: Any, number: int) -> None:
+        self._unanswered[message.partition()] -= 1
         if error is not None:
             self.failed.append(str(error))
             return
