@@ -25,10 +25,8 @@ LITTLE = 0.0005  # seconds: a peer whose requests take longer in a contended rou
 PROOF = 16  # after long work, how many small reads a peer needs until it counts as one that asks for little
 SMALL = 4 << 10  # bytes of a request that may begin while others wait for their turn or for memory
 LONG = 0.025  # seconds after which a round of the event loop begins no more that may take long
-TINY = 1 << 10  # bytes of a request that it begins all the same,
-LONGEST = (
-    0.1  # and seconds after which it begins none: a kilobyte may name 200 topics, and to refuse them takes some ms
-)
+TINY = 1 << 10  # bytes of a request that it begins all the same
+LONGEST = 0.1  # seconds after which it begins none: a kilobyte may name 200 topics, and refusing these takes some ms
 
 
 class Turns(trio.abc.Instrument):
