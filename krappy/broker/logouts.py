@@ -33,7 +33,7 @@ MADE = 100  # and new ones that it makes: ZooKeeper ends the connection of who s
 class Logouts:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._wanted: set[str] = set()  # names of znodes to be marked anew
+        self._wanted: dict[str, trio.Event] = {}  # by name of a znode that is to be marked anew: set once it was
         self._turn = trio.Lock()
         self._next = 0.0  # when the next change may be made
 
@@ -46,19 +46,22 @@ class Logouts:
 
     async def end(self, user: str | None) -> None:
         name = ALL if user is None else _of(user)
-        self._wanted.add(name)
+        made = self._wanted.setdefault(name, trio.Event())
         async with self._turn:
-            if name not in self._wanted:
+            if made.is_set():
                 return  # the change before was for this one, too
             await trio.sleep_until(self._next)
             self._next = trio.current_time() + PAUSE
-            some = {name, *islice(self._wanted, MADE - 1)}
-            self._wanted -= some
+            some = {name: made, **dict(islice(self._wanted.items(), MADE - 1))}
+            for key in some:
+                self._wanted.pop(key, None)
             try:
-                await self._mark(some)
+                await self._mark(set(some))
             except BaseException:
                 self._wanted |= some
                 raise
+            for each in some.values():
+                each.set()
 
     async def _mark(self, names: set[str]) -> None:
         runtime = self._runtime

@@ -64,8 +64,8 @@ LOGIN = "/api/v1/login"
 READY = "/readyz"
 EARLY = ("/healthz", READY)  # answered while the store is still being recovered
 # They take no turn, and no room for their answer. Probes must be answered whatever other requests do; logins may wait
-# long for the identity provider, and anybody may begin one.
-SMALL = (*EARLY, LOGIN, "/api/v1/login/provider")
+# long for the identity provider, and logouts for other brokers to be told, and anybody may begin one.
+SMALL = (*EARLY, LOGIN, "/api/v1/login/provider", "/api/v1/logout")
 
 
 class Listening(Protocol):

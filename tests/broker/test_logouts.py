@@ -149,3 +149,24 @@ def test_what_many_wanted_while_the_tree_was_away_comes_in_changes_of_some(catal
 
     trio.run(many, clock=MockClock(autojump_threshold=0))
     assert max(made) <= logouts.MADE
+
+
+def test_who_comes_later_keeps_nobody_waiting(catalog: SyncCatalog) -> None:
+    """A user who logs out again and again is served as often as others."""
+    ended = Logouts(Here(store=catalog.store))  # type: ignore[arg-type]
+
+    async def again(name: str, took: list[float]) -> None:
+        for _ in range(3):
+            began = trio.current_time()
+            await ended.end(name)
+            took.append(trio.current_time() - began)
+
+    async def main() -> list[float]:
+        took: list[float] = []
+        async with trio.open_nursery() as nursery:
+            for name in ("zoe",) * 20 + ("ada",):
+                nursery.start_soon(again, name, took)
+        return took
+
+    took = trio.run(main, clock=MockClock(autojump_threshold=0))
+    assert max(took) <= 2 * logouts.PAUSE

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ import trio
 from krappy import errors
 from krappy.app import Broker
 from krappy.blocking import Client
-from krappy.broker import authorizer, users
+from krappy.broker import authorizer, logouts, users
+from krappy.broker.logouts import Logouts
 from krappy.clients.acls import AclInfo
 from krappy.console import attempts, live, paying, security
+from krappy.console.app import TOGETHER
 from krappy.core.security.acl import Acl, Pattern, Permission
 from krappy.core.security.operations import Grant, Op, Resource
 from krappy.core.security.principal import Principal
@@ -33,6 +36,7 @@ from krappy.wire.kafka import ApiKey
 from krappy.wire.kafka.codes import Code
 from tests.handlers.raw import Raw as Native
 from tests.kafka.raw import Raw as Kafka
+from tests.process import wait_until
 from tests.security.test_sasl import ADMIN, LISTENERS, SECRET, address, log_in, users_dir
 
 HTTP = {"listen_http": "SASL_PLAINTEXT://127.0.0.1:0"}
@@ -78,6 +82,29 @@ def test_a_user_ends_no_sessions_of_others(tmp_path: Path) -> None:
             assert basic.post("/logout", params={"all": "true"}, auth=("bob", "b")).json()["ended"] == 0
             assert basic.post("/logout", params={"all": "true"}, auth=("ada", SECRET)).json()["ended"] == 1
         assert ada.get("/topics").status_code == 401
+
+
+def test_logouts_that_wait_keep_nobody_from_the_console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's own, of which one change a second is made."""
+    came: list[str | None] = []
+    end = Logouts.end
+
+    async def noted(self: Logouts, user: str | None) -> None:
+        came.append(user)
+        await end(self, user)
+
+    monkeypatch.setattr(logouts, "PAUSE", 5.0)
+    monkeypatch.setattr(Logouts, "end", noted)
+    out = partial(httpx.post, params={"all": "true"}, headers=CHANGES, auth=("bob", "b"), trust_env=False, timeout=60)
+    with broker_of(tmp_path) as (broker, _), browser(broker, "ada", SECRET) as ada:
+        url = f"http://{broker.http_address}/api/v1/logout"
+        assert out(url).status_code == 200
+        with ThreadPoolExecutor(2 * TOGETHER) as pool:
+            waiting = [pool.submit(out, url) for _ in range(2 * TOGETHER)]
+            wait_until(lambda: len(came) > TOGETHER, "they wait")
+            assert ada.get("/topics", timeout=3).status_code == 200
+            assert {each.result().status_code for each in waiting} == {200}
+    assert set(came) == {"bob"}
 
 
 def test_a_live_page_that_was_opened_with_a_password_ends_with_it(tmp_path: Path) -> None:
