@@ -65,19 +65,30 @@ def test_old_marks_go_and_end_nothing(catalog: SyncCatalog) -> None:
     assert not ended.ended("ada", since)
 
 
+class Tree:
+    """A tree whose writes take a moment, and fail while there is `trouble`. `written`: how many operations each had."""
+
+    def __init__(self, catalog: SyncCatalog, trouble: str = "") -> None:
+        self._store = catalog.store
+        self.read = catalog.store.read
+        self.trouble = trouble
+        self.written: list[int] = []
+
+    @property
+    def image(self) -> Image:
+        return self._store.image
+
+    async def multi(self, operations: list[Operation]) -> object:
+        if self.trouble:
+            raise StorageError(self.trouble)
+        self.written.append(len(operations))
+        await trio.sleep(0.1)
+        return await self._store.multi(operations)
+
+
 def test_changes_of_many_are_one_and_come_at_most_once_a_second(catalog: SyncCatalog) -> None:
-    written: list[int] = []
-
-    class Store:
-        image = catalog.store.image
-        read = catalog.store.read
-
-        async def multi(self, operations: list[Operation]) -> object:
-            written.append(len(operations))
-            await trio.sleep(0.1)
-            return await catalog.store.multi(operations)
-
-    ended = Logouts(Here(store=Store()))  # type: ignore[arg-type]
+    tree = Tree(catalog)
+    ended = Logouts(Here(store=tree))  # type: ignore[arg-type]
 
     async def many() -> float:
         began = trio.current_time()
@@ -87,32 +98,20 @@ def test_changes_of_many_are_one_and_come_at_most_once_a_second(catalog: SyncCat
         return trio.current_time() - began
 
     took = trio.run(many, clock=MockClock(autojump_threshold=0))
-    assert written in ([10], [1, 10], [1, 9])
+    assert tree.written in ([10], [1, 10], [1, 9])
     assert took < 2
 
 
 def test_a_change_that_fails_is_made_with_the_next(catalog: SyncCatalog) -> None:
-    fails = [StorageError("the disk is full")]
-
-    class Store:
-        @property
-        def image(self) -> Image:
-            return catalog.store.image
-
-        read = catalog.store.read
-
-        async def multi(self, operations: list[Operation]) -> object:
-            if fails:
-                raise fails.pop()
-            return await catalog.store.multi(operations)
-
-    ended = Logouts(Here(store=Store()))  # type: ignore[arg-type]
+    tree = Tree(catalog, trouble="the disk is full")
+    ended = Logouts(Here(store=tree))  # type: ignore[arg-type]
     before = ended.marks("ada")
 
     async def twice() -> None:
         with pytest.raises(StorageError):
             await ended.end("ada")
         assert not ended.ended("ada", before)
+        tree.trouble = ""
         await ended.end("bob")
 
     trio.run(twice, clock=MockClock(autojump_threshold=0))
@@ -120,35 +119,21 @@ def test_a_change_that_fails_is_made_with_the_next(catalog: SyncCatalog) -> None
 
 
 def test_what_many_wanted_while_the_tree_was_away_comes_in_changes_of_some(catalog: SyncCatalog) -> None:
-    away, made = [True], []
-
-    class Store:
-        @property
-        def image(self) -> Image:
-            return catalog.store.image
-
-        read = catalog.store.read
-
-        async def multi(self, operations: list[Operation]) -> object:
-            if away[0]:
-                raise StorageError("ZooKeeper is away")
-            made.append(len(operations))
-            return await catalog.store.multi(operations)
-
-    ended = Logouts(Here(store=Store()))  # type: ignore[arg-type]
+    tree = Tree(catalog, trouble="ZooKeeper is away")
+    ended = Logouts(Here(store=tree))  # type: ignore[arg-type]
     users = [f"user {number}" for number in range(2 * logouts.MADE + 1)]
 
     async def many() -> None:
         for user in users:
             with pytest.raises(StorageError):
                 await ended.end(user)
-        away[0] = False
+        tree.trouble = ""
         for user in users:
             await ended.end(user)
             assert ended.marks(user) != ("", "")
 
     trio.run(many, clock=MockClock(autojump_threshold=0))
-    assert max(made) <= logouts.MADE
+    assert max(tree.written) <= logouts.MADE
 
 
 def test_who_comes_later_keeps_nobody_waiting(catalog: SyncCatalog) -> None:
