@@ -2,6 +2,7 @@
 
 So however many of one address wait, one of another address waits for a turn of each other address at most, and for the
 one that is under way. What serves peers before they have logged in is given so: by then only their addresses are known.
+For peers that have logged in, a user's name stands in place of the address.
 """
 
 from __future__ import annotations
