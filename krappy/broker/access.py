@@ -1,12 +1,14 @@
 """The one door from a request to everything that has a name: topics, groups, transactional ids, jobs, the cluster.
 
 Each call names the operation, so that one place decides who may do what. Without an authorizer everybody may do
-everything. With one, what is not allowed is refused with one text whether it exists or not, and lists leave it out; a
-topic is not found by its id without DESCRIBE. The name of a table (`TOPIC@latest`) counts as its topic's.
+everything. With one, what is not allowed is refused with the same text whether it exists or not, and lists leave it
+out. Without DESCRIBE, a topic is not found by its id. The name of a table (`TOPIC@latest`) counts as the name of its
+topic.
 
-Internal topics are the broker's: whatever ACLs allow, and without an authorizer, nobody who comes through this door
-writes to one, changes its settings or partitions, empties or deletes it (CHANGES), whether it exists yet or not. To
-read one needs READ, as of others; staged jobs have events of all topics, so only brokers read those.
+Internal topics are the broker's. Nobody who comes through this door writes to one, changes its settings or partitions,
+empties it or deletes it (CHANGES). No ACL allows that. It is so without an authorizer, too, and whether the topic
+exists yet or not. Reading one needs READ, as for other topics. The topic of staged jobs has events of all topics, so
+only brokers read it.
 """
 
 from __future__ import annotations
@@ -46,13 +48,14 @@ if TYPE_CHECKING:
     from krappy.ports.quotas import PayerPort
 
 
-# What nobody does to an internal topic. A name for a new one is refused by TopicNames.
+# What nobody does to an internal topic. TopicNames refuses to create one.
 CHANGES = frozenset({Op.WRITE, Op.ALTER, Op.ALTER_CONFIGS, Op.DELETE})
 
 
 class Access:
-    """The door for one connection. A method raises AuthorizationFailed unless it says what else it does. One that is
-    given a topic and an operation of CHANGES raises InvalidTopic for an internal one."""
+    """The door for one connection. A method raises AuthorizationFailed for what is not allowed, unless its docstring
+    says otherwise. A method that is given a topic and an operation of CHANGES raises InvalidTopic if the topic is
+    internal."""
 
     def __init__(self, broker: LocalBroker, guard: PrincipalGuard | None, payer: PayerPort | None = None) -> None:
         """`guard`: None: everything is allowed. `payer`: who pays for what has a quota; None: nobody."""
@@ -64,12 +67,12 @@ class Access:
 
     @property
     def version(self) -> int:
-        """Rises when what it allows may have changed."""
+        """Rises when what this door allows may have changed."""
         return 0 if self._guard is None else self._guard.version
 
     @property
     def sees(self) -> Callable[[str], bool] | None:
-        """Whether the topic of a name may be told; None: all may."""
+        """Whether it may be told that a topic of this name exists; None: always."""
         return None if self._guard is None else self._guard.sees
 
     def may(self, resource: Resource, name: str, op: Op) -> bool:
@@ -93,7 +96,7 @@ class Access:
             self._audit.allowed(self._guard.principal, Grant(resource, name, op))
 
     def denies(self, resource: Resource, name: str, op: Op) -> bool:
-        """As `check`, for one who answers by himself."""
+        """Whether `check` raises AuthorizationFailed, for a caller that answers a refusal itself."""
         try:
             self.check(resource, name, op)
         except AuthorizationFailed:
@@ -101,7 +104,8 @@ class Access:
         return False
 
     def check_topics(self, names: Iterable[str], op: Op, owner: str) -> None:
-        """For the topics of `owner`, a group or a job: those that may not be described are not named."""
+        """As `check`, for the topics of `owner`, a group or a job. A refusal does not name a topic that may not be
+        described."""
         for name in names:
             if self._guard is not None and not self.may(Resource.TOPIC, name, op):
                 refusal = self._guard.refusal(Grant(Resource.TOPIC, name, op))
@@ -118,13 +122,13 @@ class Access:
         return self.may(Resource.TOPIC, topic, Op.DESCRIBE)
 
     def operations(self, resource: Resource, name: str) -> frozenset[Op]:
-        """Those that are allowed."""
+        """The operations on this resource that are allowed."""
         guard = self._guard
         return frozenset(op for op in OPERATIONS[resource] if guard is None or guard.allows(Grant(resource, name, op)))
 
     def hold(self, grants: Sequence[Grant], end: Callable[[AuthorizationFailed], None]) -> Callable[[], None] | None:
-        """Notes what is in use: `end` is called when it is not allowed any more. Returns what ends the note; None: none
-        is needed."""
+        """Notes what is in use: `end` is called when it is not allowed any more. Returns a function that removes the
+        note, or None if no note is needed."""
         return None if self._guard is None else self._guard.hold(grants, end)
 
     def acls(self, op: Op) -> Authorizer:
@@ -194,8 +198,8 @@ class Access:
         if_absent: bool = False,
         replicas: Placement | None = None,
     ) -> tuple[Topic, bool]:
-        """CREATE. The topic, and whether it was created now. `replicas`: the brokers of each partition; None: as
-        `place` has it. Raises TopicExists, InvalidTopic, …"""
+        """CREATE. The topic, and whether it was created now. `replicas`: the brokers of each partition; None: `place`
+        chooses them. Raises TopicExists, InvalidTopic, …"""
         self.check(Resource.TOPIC, name, Op.CREATE)
         if name not in self._topics:
             self.check_new_name(name)
@@ -203,21 +207,21 @@ class Access:
         return await self._broker.create_topic(name, partitions, config, if_absent=if_absent, replicas=replicas)
 
     def _change(self, topic: str) -> AbstractContextManager[Change]:
-        """Around a change of a topic: it goes on, and is told in the audit log, also if its sender leaves."""
+        """Around a change of a topic: the change goes on, and stands in the audit log, even if its sender leaves."""
         return self._audit.change("topic", [topic], self._broker.catalog.told)
 
     def check_new_name(self, name: str) -> None:
-        """Raises InvalidTopic for a name that a new topic can't have. A topic that it collides with is named to those
-        who may describe that."""
+        """Raises InvalidTopic for a name that a new topic can't have. If the name collides with that of a topic, the
+        error names this topic only to those who may describe it."""
         self._broker.names.check(name, sees=self._sees)
 
     def creating(self, name: str) -> LocalBroker:
-        """The cluster, for one who creates this topic (CREATE)."""
+        """The broker, for a caller that creates this topic (CREATE)."""
         self.check(Resource.TOPIC, name, Op.CREATE)
         return self._broker
 
     def topic_layers(self) -> Mapping[str, Sequence[Layer]]:
-        """The defaults that topics' settings were given, for one who is shown a topic's."""
+        """The defaults that were set for topics' settings, to be shown with a topic's settings."""
         return self._broker.dynamic.topic_layers()
 
     async def alter_topic(
@@ -250,14 +254,15 @@ class Access:
         was = partition.start_offset
         try:
             return await partition.delete_records(before)
-        finally:  # also if whoever has asked is gone
+        finally:  # even if whoever asked is gone
             if (now := partition.start_offset) != was:
                 self._audit.changed("records", f"{partition.topic}-{partition.index}", {"start": was}, {"start": now})
 
     # --- what Kafka's clients read as if it were a topic
 
     def table_of(self, name: str) -> str | None:
-        """The name of the topic whose table this name stands for. None for a topic's own name, and for others."""
+        """The name of the topic whose table this name stands for. None if it is a topic's own name, or stands for no
+        table."""
         return self._topics.table_of(name)
 
     def find_special(self, name: str, op: Op, state: dict[str, Any]) -> TableTopic | InternalTopic | None:
@@ -300,9 +305,9 @@ class Access:
         return (self.told(each) for each in found if self.may(Resource.GROUP, each["group"], op))
 
     def groups_epoch(self) -> int:
-        """A number that rises whenever another broker coordinates some groups. Those that `each_group` gives at brokers
-        with the same number are all groups, each once. Raises CoordinatorLoading, CoordinatorNotAvailable while some
-        groups are nowhere."""
+        """A number that rises whenever another broker begins to coordinate some groups. While all brokers give the same
+        number, their `each_group` give all groups together, each once. Raises CoordinatorLoading,
+        CoordinatorNotAvailable while nobody coordinates some groups."""
         return self._broker.kafka_groups.admin.epoch()
 
     def describe_group(self, name: str) -> GroupFacts:
@@ -320,8 +325,8 @@ class Access:
         return self.told(described)
 
     def kafka_group(self, name: str, op: Op) -> KafkaGroups | GroupsElsewhere:
-        """The coordinator of the Kafka group of this name; one that refuses everything if it is another broker, or if
-        this is not allowed."""
+        """The coordinator of the Kafka group of this name. If another broker coordinates it, or this is not allowed,
+        the coordinator that is returned refuses everything."""
         if self._guard is not None and not self.may(Resource.GROUP, name, op):
             refusal = self._guard.refusal(Grant(Resource.GROUP, name, op))
             return GroupsElsewhere(self._broker.kafka_groups, refusal)
@@ -329,8 +334,8 @@ class Access:
         return self._broker.kafka_groups if why is None else GroupsElsewhere(self._broker.kafka_groups, why)
 
     def told(self, group: GroupFacts) -> GroupFacts:
-        """A group's description, without the topics that may not be described. If there are such, `leased` counts the
-        leases that are listed."""
+        """A group's description, without the topics that may not be described. If topics are hidden, `leased` counts
+        only the leases that are listed."""
         if self._guard is None:
             return group
         seen: GroupFacts = {
@@ -349,8 +354,8 @@ class Access:
         return {**member, "leased": leased, "leases": leases}
 
     def listed_groups(self, op: Op) -> Iterator[Listed]:
-        """All groups that this broker coordinates, as Kafka's tools list them. Raises CoordinatorLoading while some are
-        not loaded."""
+        """All groups that this broker coordinates, as Kafka's tools list them. Raises CoordinatorLoading while some
+        groups are not loaded."""
         found = self._broker.kafka_groups.admin.list_groups()
         if self._guard is None:
             return found
@@ -361,7 +366,7 @@ class Access:
         return [name for name in self._broker.kafka_groups.settings.names() if self.may(Resource.GROUP, name, op)]
 
     def share_partitions(self, name: str, op: Op) -> SharePartitions:
-        """What the share group of this name has leased of the partitions that this broker leads."""
+        """What the share group of this name has leased from the partitions that this broker leads."""
         self.check(Resource.GROUP, name, op)
         return self._broker.groups.shares
 
@@ -380,17 +385,17 @@ class Access:
         return self._broker.transactions
 
     def participant(self, name: str, op: Op) -> TransactionParticipant:
-        """This broker's part in the transactions of this transactional id, which any broker may coordinate."""
+        """This broker's part in the transactions of this transactional id. Any broker may coordinate them."""
         self.check(Resource.TRANSACTIONAL_ID, name, op)
         return self._broker.participant
 
     def participants(self, op: Op) -> TransactionParticipant:
-        """Its part in all transactions, for the brokers that coordinate them (CLUSTER_ACTION)."""
+        """This broker's part in all transactions, for the brokers that coordinate them (CLUSTER_ACTION)."""
         self._check_cluster(op)
         return self._broker.participant
 
     def transactions(self, op: Op) -> list[Transaction]:
-        """Those of all transactional ids that this broker coordinates. Raises CoordinatorLoading."""
+        """The transactions of all transactional ids that this broker coordinates. Raises CoordinatorLoading."""
         return [each for each in self._broker.transactions.list() if self.may(Resource.TRANSACTIONAL_ID, each.name, op)]
 
     def job(self, name: str, op: Op) -> StagingCoordinator:
@@ -412,9 +417,9 @@ class Access:
     # --- the rest
 
     def snapshots(self, id: str, op: Op) -> Snapshots:
-        """Where the snapshot of this id is: to be read (READ of its topic), or to be kept and closed (the same, by its
-        owner; by others ALTER of the cluster). Its id is not enough: one who may not have it is told that it is gone.
-        Raises SnapshotGone."""
+        """The holder of the snapshot of this id. To read the snapshot needs READ on its topic. To keep or close it
+        needs the same for its owner, and ALTER on the cluster for others. To know its id is not enough: who may not
+        have it is told that it is gone. Raises SnapshotGone."""
         held = self._broker.snapshots
         found = held.get(id)
         if self._guard is None or found is None:
@@ -433,8 +438,8 @@ class Access:
         return Moves(self._broker)
 
     def cluster(self, op: Op) -> LocalBroker:
-        """For operations on the cluster, or on this broker, as a whole. IDEMPOTENT_WRITE: also for one who may write to
-        some topic (KIP-679)."""
+        """For operations on the cluster, or on this broker, as a whole. IDEMPOTENT_WRITE is also allowed to everybody
+        who may write to some topic (KIP-679)."""
         if not (
             op is Op.IDEMPOTENT_WRITE and self._guard is not None and self._guard.allows_any(Resource.TOPIC, Op.WRITE)
         ):

@@ -1,4 +1,4 @@
-"""Turns: one at a time, and those who wait are served by their addresses, one of each in turn (`AddressLines`)."""
+"""Turns, one at a time. Those who wait are served by their addresses: one of each address in turn (`AddressLines`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import trio
 
 from krappy.core.address_lines import AddressLines
 
-MOST = 1_000  # of one address that wait at a time
+MOST = 1_000  # so many of one address may wait at a time
 
 
 class AddressTurns:
@@ -23,8 +23,8 @@ class AddressTurns:
 
     @asynccontextmanager
     async def one(self, host: str) -> AsyncIterator[None]:
-        """Waits for a turn of this peer's address, which lasts as long as the `with`. Raises Overloaded when MOST of it
-        wait."""
+        """Waits for a turn of the address `host`. The turn lasts as long as the `with`. Raises Overloaded when MOST of
+        this address wait."""
         if self._taken:
             await self._its_turn(host)
         self._taken = True

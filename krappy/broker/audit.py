@@ -1,11 +1,11 @@
 """Writes the audit log: to the broker's own log, to a file, or to a topic (the setting `audit_log`).
 
-Failures to log in, which anybody can cause, go to a file of their own, FILE.failures, or to the topic's second
-partition: so nobody without a login can drive others' lines out. A file has at most `FILE_BYTES`; it then becomes
-FILE.1, in place of the one before. What can't be written is kept and tried again (audit_backlog.py). No request waits
-for it. A line may be written twice to a topic whose leader dies.
+Anybody can cause failures to log in. So they go to a file of their own, FILE.failures, or to the topic's second
+partition: nobody without a login can drive out other lines. A file has at most `FILE_BYTES`; then it becomes FILE.1 and
+replaces the FILE.1 before. What can't be written is kept and tried again (audit_backlog.py). No request waits for the
+audit log. A line may be written twice to a topic whose leader dies.
 
-A change and its line are one step (`change`): it is made, and told, also if its sender leaves meanwhile.
+A change and its line are one step (`change`): the change is made, and logged, even if its sender leaves meanwhile.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from krappy.ports.audit import ASKED, Change, Position
 from krappy.settings.server import ServerConfig
 from krappy.waiting import Signal, wait_any
 
-FLUSH_S = 0.1  # for which lines are collected
-AGAIN_S = 1.0  # until it is tried again to write
-DUE_S = 5.0  # between two looks for repeats that are to be told
+FLUSH_S = 0.1  # seconds for which lines are collected before they are written
+AGAIN_S = 1.0  # seconds until a failed write is tried again
+DUE_S = 5.0  # seconds between two looks for repeats that are due to be logged
 READS = frozenset({Op.READ, Op.DESCRIBE, Op.DESCRIBE_CONFIGS})
 BROKER = Principal(name="broker")
-TROUBLE = (ConnectionLost, RequestTimeout, ShuttingDown, StorageError)  # after which a change may have been made
+TROUBLE = (ConnectionLost, RequestTimeout, ShuttingDown, StorageError)  # after one of these a change may have been made
 USUALLY, FAILURES = 0, 1  # the backlogs, and the partitions of a topic
-FINISH_S = 5.0  # for what waits to be written to a topic when the broker stops
+FINISH_S = 5.0  # seconds to write to a topic what waits when the broker stops
 Write = Callable[[Sequence[str], int], Any]  # to a partition of a topic; gives an awaitable. Raises KrappyError
 
 
@@ -49,7 +49,7 @@ class AuditLender(Protocol):
 
 
 class Audit:
-    """`on`: something is written. `allowing`: also what was allowed."""
+    """`on`: the audit log is written. `allowing`: it has also what was allowed."""
 
     def __init__(self, runtime: AuditLender) -> None:
         self._runtime = runtime
@@ -120,7 +120,7 @@ class Audit:
                 known = isinstance(error, KrappyError) and not isinstance(error, TROUBLE)
                 trouble = str(error) or type(error).__name__
                 told.made = not known and (sent or elsewhere or any(look(name) != before[name] for name in names))
-                told.made |= elsewhere and len(names) > 1  # some may have been made where others were refused
+                told.made |= elsewhere and len(names) > 1  # some of them may have been made, others refused
                 raise
             finally:
                 for name in names if told.made else ():
@@ -175,11 +175,11 @@ class Audit:
         place: int = USUALLY,
         pace: LinePace = USUAL,
     ) -> None:
-        """`source`: None: it is told in any case."""
+        """`source`: None: the event is logged in any case."""
         if not self.on:
             return
         asked = ASKED.get()
-        if asked is not None and event != "ended":  # whose request has ended it is told by what was changed
+        if asked is not None and event != "ended":  # the line of the change says whose request ended it
             facts = {**facts, "client_id": asked.client_id, "api": asked.api}
         summed = None
         if place == FAILURES:
@@ -200,7 +200,8 @@ class Audit:
     # --- where it goes
 
     async def run(self, write_topic: Write) -> None:
-        """Until cancelled; then what waits for a file is written, and what can't be is in the broker's own log."""
+        """Until cancelled. Then what waits for a file is written; what can't be written goes to the broker's own
+        log."""
         try:
             while self.on:
                 await wait_any([self._come], lambda: bool(self._waiting), DUE_S)
@@ -215,14 +216,14 @@ class Audit:
                     self._runtime.report("audit_unwritten", line=line)
 
     async def finish(self, write_topic: Write) -> None:
-        """Writes what waits for a topic, while that can be written to, for `FINISH_S` at most."""
+        """Writes the lines that wait for a topic, while it can be written to. Takes `FINISH_S` at most."""
         with trio.move_on_after(FINISH_S):
             while self._files is None and self._waiting:
                 if not await self._flush(write_topic):
                     await trio.sleep(FLUSH_S)
 
     async def _flush(self, write_topic: Write) -> bool:
-        """Writes some of what waits. False: some of it has failed."""
+        """Writes some of the lines that wait. False if a write has failed."""
         done = True
         for place, backlog in enumerate(self._backlogs):
             done &= await backlog.flush(self._writer(write_topic, place))
@@ -243,7 +244,7 @@ def _source(principal: Principal) -> Source:
 
 
 def _short(grant: Grant) -> Grant:
-    """For what is remembered: a peer may name what has megabytes."""
+    """The grant with a shorter name, since it is remembered: a peer may send a name of megabytes."""
     return grant if len(grant.name) <= LONGEST else grant._replace(name=grant.name[:LONGEST])
 
 

@@ -1,7 +1,7 @@
 """Lines of the audit log that wait to be written to one place, a file or a partition of its topic.
 
-At most `MOST_WAITING` bytes wait, and only changes may take the second half of them. Lines for which there is no room
-are counted, and the next line that there is room for tells how many (`lost`).
+At most `MOST_WAITING` bytes wait, and only changes may take the second half of them. A line for which there is no room
+is only counted. The next line that finds room says how many were lost (`lost`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Write = Callable[[Sequence[str]], Any]  # gives an awaitable. Raises OSError, Kr
 
 
 class AuditBacklog:
-    """`lost`: how many lines there was no room for. `failing`: the last write has failed."""
+    """`lost`: how many lines found no room. `failing`: the last write has failed."""
 
     def __init__(self, failed: Callable[..., None]) -> None:
-        """`failed`: is told of an error, and how many lines wait."""
+        """`failed`: called with the text of an error and the number of lines that wait."""
         self._failed = failed
         self._lines: deque[str] = deque()
         self._bytes = 0
-        self._untold = 0  # how many of `lost` no line tells
+        self._untold = 0  # how many of `lost` no line has said yet
         self._writing = trio.Lock()
         self.lost = 0
         self.failing = False
@@ -56,7 +56,7 @@ class AuditBacklog:
         self._bytes += len(line)
 
     async def flush(self, write: Write) -> bool:
-        """Writes the first of the lines that wait. False: it has failed."""
+        """Writes the first of the lines that wait. False if that has failed."""
         async with self._writing:
             some: list[str] = []
             size = 0
@@ -80,7 +80,7 @@ class AuditBacklog:
             return True
 
     def end(self, file: Path | None) -> Sequence[str]:
-        """Writes what waits to the file, if it is one. Gives the lines that can't be written."""
+        """Writes the lines that wait to the file, if there is one. Returns the lines that it could not write."""
         waiting, self._lines, self._bytes = list(self._lines), deque(), 0
         try:
             if file is not None and waiting:
@@ -92,7 +92,7 @@ class AuditBacklog:
 
 
 def append(file: Path, lines: Sequence[str]) -> None:
-    """Appends all of these lines, or none of them. A file that would be too long becomes FILE.1 before. Raises
+    """Appends all of these lines, or none of them. A file that would become too long is first renamed to FILE.1. Raises
     OSError."""
     data = "".join(each + "\n" for each in lines).encode()
     try:

@@ -1,8 +1,8 @@
-"""The topic that the audit log is written to, if it is one (`audit_log = "topic:__krappy_audit"`).
+"""The topic that the audit log is written to, if it goes to a topic (`audit_log = "topic:__krappy_audit"`).
 
-It is made when the broker starts, since one that stops makes no topics. Only brokers write to it; who may read it, ACLs
-say. It has two partitions, the second for failures to log in: each is bounded, as any log that others can make grow, so
-these take no other lines' room.
+It is made when the broker starts, since a broker that stops makes no topics. Only brokers write to it. ACLs say who may
+read it. It has two partitions, the second one for failures to log in. Each is bounded, like every log that others can
+make grow, so such failures take no room from other lines.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class AuditTopic:
         alter_topic: Callable[..., Awaitable[None]],
         peers: LogPeersPort | None,
     ) -> None:
-        """`peers`: to the broker that leads it; None: this one is alone."""
+        """`peers`: reaches the broker that leads the topic; None: this broker is alone."""
         self._runtime = runtime
         self._make_topic = make_topic
         self._alter_topic = alter_topic
@@ -49,7 +49,7 @@ class AuditTopic:
             await self._runtime.audit.run(self.write)
 
     async def _make(self) -> None:
-        """Makes the topic, as soon as that can be."""
+        """Makes the topic, as soon as that is possible."""
         while True:
             with suppress(KrappyError):  # there are too few brokers yet
                 await self._topic()
@@ -70,7 +70,7 @@ class AuditTopic:
     async def write(self, lines: Sequence[str], place: int) -> None:
         """Raises KrappyError."""
         topic = await self._topic()
-        if place >= topic.count:  # it was made by a version before this, or by somebody else
+        if place >= topic.count:  # an older version made it, or somebody else
             await self._alter_topic(topic.name, None, PARTITIONS)
         values: list[Any] = [line.encode() for line in lines]
         data = batches.encode([None] * len(values), values, timestamps=[self._runtime.now_ms()] * len(values))

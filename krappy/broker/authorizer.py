@@ -1,5 +1,5 @@
-"""Who may do what: the ACLs in the cluster's tree (`/security/acls/<id>`), what they allow now, and what was allowed
-and is still in use.
+"""Who may do what: the ACLs in the cluster's tree (`/security/acls/<id>`), what they allow now, and what they have
+allowed that is still in use.
 
 All brokers follow the tree, so a change is in force on each of them as soon as it sees it. What is open by then (a
 registration, a watch, a live page) is looked at again, and ended if its principal may not have it any more.
@@ -36,8 +36,8 @@ from krappy.waiting import Signal, wait_any
 
 MOST = 10_000  # ACLs
 AT_ONCE = 500  # ACLs that one write of the tree adds or deletes
-REMEMBERED = 10_000  # decisions,
-LONGEST_REMEMBERED = 255  # about names of so many characters: peers may ask about longer ones, which take memory
+REMEMBERED = 10_000  # decisions that are remembered at most
+LONGEST_REMEMBERED = 255  # characters: no decision about a longer name is remembered, since peers may send any
 TURN = 500  # grants of open things that are looked at in one turn
 _FAILURES: dict[Resource, tuple[type[AuthorizationFailed], str]] = {
     Resource.TOPIC: (TopicAuthorizationFailed, "the topic"),
@@ -48,7 +48,7 @@ _FAILURES: dict[Resource, tuple[type[AuthorizationFailed], str]] = {
 
 
 def refusal(principal: Principal, grant: Grant) -> AuthorizationFailed:
-    """The same whether the resource exists or not."""
+    """The error for what is not allowed: the same whether the resource exists or not."""
     kind, what = _FAILURES[grant.resource]
     named = "" if grant.resource is Resource.CLUSTER else f" '{grant.name:.300}'"
     return kind(f"{principal!s:.300} may not do this: it needs {grant.op.name} on {what}{named}")
@@ -88,9 +88,9 @@ class Authorizer:
         self.audit = runtime.audit
         self._super = frozenset(config.super_user_names)
         self._otherwise = config.allow_everyone_if_no_acl_found
-        self._seen: object = None  # of the image: the ACLs that `_acls` has
+        self._seen: object = None  # the image's ACLs, as `_acls` has them
         self._acls = AclSet()
-        self._closed = False  # an ACL can't be read, which may deny anything
+        self._closed = False  # some ACL can't be read, and may deny anything
         self._decided: dict[tuple[object, ...], bool] = {}
         self._sees: dict[tuple[object, ...], Callable[[str], bool]] = {}
         self._open: dict[OpenGrants, None] = {}
@@ -117,14 +117,14 @@ class Authorizer:
         key = (principal.names, principal.host, resource, op)
         found = self._decided.get(key)
         if found is None:
-            # As Kafka: where ACLs do not concern some arbitrary name, the setting counts.
+            # As in Kafka: if no ACL concerns an arbitrary name, the setting `allow_everyone_if_no_acl_found` decides.
             arbitrary = self.allows(principal, Grant(resource, "hardcode", op))
             some = not self._closed and acls.decide_for_any(principal, resource, op)
             found = self._decided[key] = arbitrary or some
         return found
 
     def guard(self, principal: Principal | None) -> PrincipalGuard | None:
-        """Of a door; None: without an authorizer, or for the broker itself."""
+        """The guard for a principal's `Access`; None without an authorizer, and for the broker itself."""
         if not self.on or principal is None:
             return None
         key = (principal.names, principal.host)
@@ -155,8 +155,8 @@ class Authorizer:
     # --- what is open
 
     def hold(self, opened: OpenGrants) -> Callable[[], None]:
-        """It is looked at now, since what was allowed may have been taken away before it was opened, and with each
-        change of the ACLs. Returns what ends that."""
+        """Looks at it now and after each change of the ACLs. It looks now, since an ACL may have changed before this
+        was opened. Returns a function that ends this."""
         self._open[opened] = None
         self._look_at(opened, self.tell_denied)
         return lambda: self._open.pop(opened, None) and None
@@ -186,7 +186,7 @@ class Authorizer:
                 await trio.lowlevel.checkpoint()
 
     def _look_at(self, opened: OpenGrants, tell: Callable[[Principal, Grant], None]) -> None:
-        """Ends it, once, if it is not allowed."""
+        """Ends `opened`, only once, if one of its grants is not allowed."""
         missing = next((each for each in opened.grants if not self.allows(opened.principal, each)), None)
         if missing is not None:
             self._open.pop(opened, None)
@@ -194,7 +194,7 @@ class Authorizer:
             opened.end(refusal(opened.principal, missing))
 
     def tell_denied(self, principal: Principal, grant: Grant) -> None:
-        """Notes it in the audit log."""
+        """Notes the refusal in the audit log."""
         if self.audit.on:
             self.audit.denied(principal, grant, self._reason(principal, grant))
 
@@ -212,8 +212,8 @@ class Authorizer:
         return self._now().find(wanted)
 
     async def add(self, acls: Iterable[Acl]) -> None:
-        """Stores them, durably; those that are there already stay. On return they are in force on this broker. Raises
-        PolicyViolation when there would be too many, StorageError."""
+        """Stores these ACLs durably; those that exist already stay. On return they are in force on this broker. Raises
+        PolicyViolation if there would be too many, StorageError."""
         wanted = {acl.id: acl for acl in acls}
         if len({*wanted, *self._runtime.image.acls}) > MOST:
             raise PolicyViolation(f"there are at most {MOST} ACLs")
@@ -233,7 +233,7 @@ class Authorizer:
         await self._review()
 
     async def remove(self, acls: Iterable[Acl]) -> None:
-        """Deletes them, durably, as `add` stores them."""
+        """Deletes these ACLs durably, in steps, as `add` stores them."""
         gone = {acl.id: acl for acl in acls}
         ids = sorted(gone.keys() & self._runtime.image.acls.keys())
         for first in range(0, len(ids), AT_ONCE):
@@ -256,8 +256,8 @@ def _told(acl: Acl) -> dict[str, str]:
 
 
 class PrincipalGuard:
-    """What one principal may do. `sees`: whether it may describe the topic of a name; the same function for the same
-    principal."""
+    """What one principal may do. `sees`: whether it may describe the topic of a name; one principal always gets the
+    same function."""
 
     def __init__(self, authorizer: Authorizer, principal: Principal, sees: Callable[[str], bool]) -> None:
         self._authorizer = authorizer

@@ -145,7 +145,7 @@ class LocalBroker(Runtime):
         self.room.check(size)
 
     def may_read(self, topic: str, index: int, epoch: int) -> bool:
-        """Whether nobody can have taken this broker's place as the leader of this partition in this leader epoch."""
+        """Whether no other broker can have become the leader of this partition since this leader epoch."""
         return self.replication is None or self.replication.may_read(topic, index, epoch)
 
     # --- life
@@ -192,7 +192,7 @@ class LocalBroker(Runtime):
         check_whole(data)
         await self.room.look()
         self.reached = await self.in_thread(partial(make_folders, data))
-        await self.room.look()  # at the folder of the logs, which there was not before the first start
+        await self.room.look()  # at the folder of the logs, which did not exist before the first start
         await self.in_thread(partial(shutil.rmtree, data / backup.FOLDER, ignore_errors=True))
         self.meta = Meta(data / "meta", keep=self.fsync)
         self._meta_sync = MetaSync(self)
@@ -320,7 +320,7 @@ class LocalBroker(Runtime):
             await self.replication.rest()
         self._housekeeping.cancel()
         await self._house_kept.wait()  # housekeeping may be flushing or cleaning what is about to be closed
-        async with self.changes.locks.everything():  # a deletion may be using it as well
+        async with self.changes.locks.everything():  # a deletion may be using the files as well
             await self.changes.bury_all()
             await self._close_all()
 
@@ -358,7 +358,7 @@ class LocalBroker(Runtime):
 
     async def coordinator(self, topic: str, key: str) -> int:
         """The id of the broker that coordinates `key`: a group (`__consumer_offsets`) or a transactional id
-        (`__transaction_state`); −1: it is away. From now on that internal topic is listed."""
+        (`__transaction_state`); −1 if that broker is away. From now on that internal topic is listed."""
         return await self.coordinators.find(topic, key)
 
     def access(self, principal: Principal | None = None, payer: PayerPort | None = None) -> Access:
@@ -390,8 +390,8 @@ class LocalBroker(Runtime):
         own: bool = False,
         replicas: Placement | None = None,
     ) -> tuple[Topic, bool]:
-        """Creates a topic durably. Gives it, and whether it was created now. `alike`, `own`: as of `TopicNames.check`.
-        `replicas`: the brokers of each partition. Raises TopicExists, InvalidTopic, …"""
+        """Creates a topic durably. Returns the topic, and whether it was created now. `alike`, `own`: as in
+        `TopicNames.check`. `replicas`: the brokers of each partition. Raises TopicExists, InvalidTopic, …"""
         how = {"if_absent": if_absent, "alike": alike, "own": own}
         with self.audit.change("topic", [name], self.catalog.told) as told:
             made, new = await self.changes.create(name, partitions, config, **how, replicas=replicas)
@@ -405,13 +405,14 @@ class LocalBroker(Runtime):
     async def alter_topic(
         self, name: str, config: Changes | None, partitions: int | None, replicas: Placement | None = None
     ) -> None:
-        """Changes settings (None: back to the default) and adds partitions (`partitions`: the new total, None: as
-        before), once all is checked; partitions first: a StorageError may come between the two."""
+        """Checks everything, then adds partitions (`partitions`: the new total; None: as before), then changes settings
+        (a value None: back to the default). After a StorageError the partitions may be there and the settings
+        unchanged."""
         await self.changes.alter(name, config, partitions, replicas)
 
     async def delete_topic(self, name: str, id: bytes | None = None) -> None:
-        """Deletes a topic durably; its files soon after the return. `id`: the topic's; one of this name with another id
-        stays. Raises UnknownTopic."""
+        """Deletes a topic durably; its files soon after the return. `id`: the topic's id; a topic of this name with
+        another id stays. Raises UnknownTopic."""
         await self.changes.delete(name, id)
 
     def settings(self, advertised: str) -> list[BrokerSetting]:
@@ -439,8 +440,8 @@ class LocalBroker(Runtime):
         """Waits until `ready()`, which is asked again whenever one of the `parts` (partitions) has moved. False after
         `seconds`. True as well when the broker begins to stop.
 
-        `topics`: ask also when a topic was created, deleted or changed. `told(part)` is called first, so that `ready`
-        need not look at all parts.
+        `topics`: ask also when a topic was created, deleted or changed. `told(part)` is called for each part that has
+        moved, before `ready` is asked: so `ready` need not look at all parts.
         """
         signals = [*{id(part.moved): part.moved for part in parts}.values(), self.stopping, *self.authorizer.signals]
         if topics:

@@ -38,7 +38,7 @@ from krappy.settings.server import ServerConfig
 from krappy.waiting import Signal, wait_any, while_standing
 
 MOST = 10_000  # entities that have quotas
-ASIDE = 0.1  # seconds for which who stands in line leaves the quota to those who ask again once they may
+ASIDE = 0.1  # seconds for which a waiter in line leaves the quota to others, who ask again once they may
 
 
 class QuotaTree(Protocol):
@@ -54,7 +54,7 @@ class QuotaTree(Protocol):
 
 class ClientQuotas:
     """`on`: there are quotas of users or client ids. `timed`: there is a request_percentage. `changed`: fired after
-    each change, which makes the `version` rise."""
+    each change of the quotas, which also makes the `version` rise."""
 
     def __init__(self, runtime: QuotaTree) -> None:
         self.on = False
@@ -65,8 +65,8 @@ class ClientQuotas:
         self._use = QuotaUse()
         self._seen: object = None  # of the image: the quotas that are in force
         self._throttled: dict[QuotaKey, tuple[int, float]] = {}
-        self._waiting: dict[tuple[QuotaKey, Payer], trio.lowlevel.ParkingLot] = {}  # who waits to be within a quota
-        # Of those that are always about to use more.
+        self._waiting: dict[tuple[QuotaKey, Payer], trio.lowlevel.ParkingLot] = {}  # who waits for a quota
+        # The lines of those who always want to use more.
         self._lines: dict[tuple[QuotaKey, Payer], trio.StrictFIFOLock] = {}
 
     def open(self) -> None:
@@ -128,7 +128,7 @@ class ClientQuotas:
         return True
 
     async def _pause(self, key: QuotaKey, payer: Payer, seconds: float) -> None:
-        """Ends before, should there be less to wait by now."""
+        """Waits for `seconds`, or less if the quotas change or something is repaid meanwhile."""
         lot = self._waiting.setdefault((key, payer), trio.lowlevel.ParkingLot())
         try:
             with trio.move_on_after(seconds):
@@ -143,7 +143,7 @@ class ClientQuotas:
     async def _in_line(self, key: QuotaKey, payer: Payer, amount: float) -> None:
         line = self._lines.setdefault((key, payer), trio.StrictFIFOLock())
         try:
-            while amount > 0:  # a second's worth at a time: others have their places between
+            while amount > 0:  # at a time what one second allows: others get their places in between
                 async with line:
                     if wait := self.wait(key, payer):
                         await self._pause(key, payer, wait)
@@ -174,7 +174,7 @@ class ClientQuotas:
             self.note(QuotaKey.MUTATION, payer, wait)
             text = "The throttling quota has been exceeded: controller_mutation_rate"
             raise Overloaded(f"{text}; try again in {wait:.1f} s", seconds=wait)
-        # The burst is part of the quota: who has begun within it is told to wait only when he comes again.
+        # The burst is part of the quota: a client that begins within it is told to wait only at its next request.
         found = self._use.spend(QuotaKey.MUTATION, payer, partitions, trio.current_time())
         if strict or not found:
             return 0.0
@@ -228,7 +228,8 @@ class ClientQuotas:
 
 
 def _read(stored: tuple[str, Mapping[str, str]]) -> tuple[QuotaEntity, Rates] | None:
-    """What can be read of a znode."""
+    """The entity and its rates in a znode, without rates that can't be read. None if the entity's name can't be
+    read."""
     name, texts = stored
     try:
         entity = read_name(name)

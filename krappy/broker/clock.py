@@ -22,8 +22,9 @@ class Clock:
         return self._began + time.monotonic_ns() // 1_000_000
 
     def later_ms(self) -> int:
-        """The time on the clock that is ahead: for when a producer was seen last. It is forgotten some time after that,
-        by the clock that is behind, so too late rather than too early if the wall clock was set meanwhile."""
+        """The time on the clock that is ahead: for when a producer was seen last. The producer is forgotten some time
+        after that, measured by the clock that is behind. So if the wall clock was set meanwhile, it is forgotten too
+        late rather than too early."""
         return max(self.now_ms(), self.steady_ms())
 
     @property
@@ -33,7 +34,8 @@ class Clock:
 
     @property
     def was_set(self) -> bool:
-        """Whether somebody has set the wall clock since the start. Then stored times must be written again, by it."""
+        """Whether somebody has set the wall clock since the start. Then stored times must be written again, by the wall
+        clock as it is now."""
         return abs(self.ahead_ms) > TOLERATED_MS
 
     def as_told(self, steady_ms: int) -> int:

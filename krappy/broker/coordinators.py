@@ -1,7 +1,7 @@
 """Which broker coordinates a group, a transactional id or a staged job: the leader of a partition of an internal topic.
 
-A broker that is alone coordinates all of them. In a cluster they are kept in replicated topics: another replica takes a
-coordinator's place.
+A broker that is alone coordinates all of them. In a cluster they are kept in replicated topics: if a coordinator fails,
+another replica takes its place.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Coordinators:
         """`changes`: None: this broker is alone."""
         self._runtime, self._internal, self._changes = runtime, internal, changes
         self._making: set[str] = set()
-        self.loaded: dict[str, Coordinated] = {}  # by topic: what is kept in it, once that is open
+        self.loaded: dict[str, Coordinated] = {}  # by topic: what keeps its state there, once that is open
 
     async def find(self, topic: str, key: str) -> int:
-        """The id of the broker that coordinates `key`; NOBODY: it is away. `topic`: the internal one of its kind. From
-        now on that topic is listed. Raises StorageError, ConnectionLost."""
+        """The id of the broker that coordinates `key`, or NOBODY if that broker is away. `topic`: the internal topic
+        for this kind of key. From now on that topic is listed. Raises StorageError, ConnectionLost."""
         self._internal.use(topic)
         await self._make(topic)
         return self.leader(topic, key)
@@ -63,7 +63,7 @@ class Coordinators:
         return image.partitions[partition_of(key, len(image.partitions))].state.leader
 
     def keeper(self, topic: str, key: str) -> int:
-        """As `leader`. Raises CoordinatorNotAvailable: it is away."""
+        """As `leader`. Raises CoordinatorNotAvailable if that broker is away."""
         leader = self.leader(topic, key)
         if leader == NOBODY:
             if topic not in self._runtime.image.topics and topic not in self._making:
@@ -73,7 +73,7 @@ class Coordinators:
         return leader
 
     def elsewhere(self, topic: str, key: str) -> KrappyError | None:
-        """Why this broker does not coordinate `key`; None: it does."""
+        """Why this broker does not coordinate `key`, or None if it does."""
         if self._changes is None:
             return None
         try:
@@ -85,8 +85,8 @@ class Coordinators:
         return NotCoordinator(f"broker {leader} coordinates '{key:.100}'", coordinator=leader)
 
     def _not_loaded(self, topic: str, key: str) -> KrappyError | None:
-        """Why this broker, which leads the partition that `key` belongs to, does not coordinate it yet; None: it
-        does."""
+        """This broker leads the partition that `key` belongs to. Returns why it does not coordinate `key` yet, or None
+        if it does."""
         try:
             if topic in self.loaded:
                 self.loaded[topic].check_here(key)

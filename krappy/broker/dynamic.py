@@ -1,9 +1,10 @@
-"""The broker's settings that can be changed while it runs, as Kafka's tools do that (KIP-226): for all brokers (under
-the name ""), or for this one (its id), which wins. They are stored, and are in force again after a restart.
+"""The broker's settings that can be changed while it runs, as Kafka's tools do it (KIP-226). A value is set for all
+brokers (under the name "") or for this one (under its id); the value for this one wins. Values are stored, and are in
+force again after a restart.
 
-These are settings that take effect at once: the defaults of topics' settings, and a few of the broker's own. All others
-are read at its start. For topics' defaults, the values that the broker was started with rank lowest. A start with other
-values than before is a change too, and is made once everything is open (`take_static`).
+These are settings that take effect at once: the defaults of topics' settings, and a few of the broker's own. All other
+settings are read when the broker starts. For topics' defaults, the values that the broker was started with rank lowest.
+A start with other values than before is a change too, and is made once everything is open (`take_static`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _OWN = (  # fields of ServerConfig
     "max.connections.per.ip",
     "producer.id.expiration.ms",
 )
-# A change below these would lock everybody out, over restarts too. Stored values that are lower count as these.
+# Lower values would lock everybody out, even after a restart. A stored value that is lower counts as the one here.
 _FLOORS = {"max.connections": 100, "max.connections.per.ip": 10}
 _UNUSED = Setting(
     "sasl.kerberos.min.time.before.relogin", "60000", integer(0, 2**63 - 1), "LONG", "taken and not used: no Kerberos"
@@ -125,9 +126,9 @@ class DynamicSettings:
     # --- as they are to be
 
     def check(self, name: str, changes: Mapping[str, Given], sees: Sees = None) -> dict[str, str]:
-        """What would be held for `name` after these changes. None removes a setting. It may be one that is not set, or
-        unknown: Kafka's tools remove throttles that nobody has set. `sees`: whether the topic of a name may be told;
-        None: all may. Raises InvalidRequest, as Kafka does."""
+        """The settings that `name` would have after these changes. None removes a setting, which may be unset or
+        unknown: Kafka's tools remove throttles that nobody has set. `sees`: whether an error may name this topic; None:
+        any. Raises InvalidRequest, as Kafka does."""
         fixed = sorted({setting for setting, value in changes.items() if value is not None} - set(KNOWN))
         if fixed:
             raise InvalidRequest(
@@ -155,7 +156,7 @@ class DynamicSettings:
                 raise InvalidRequest(f"{which} could not be so: {error.text}") from None
 
     async def alter(self, name: str, wanted: Changes, sees: Sees = None) -> None:
-        """Changes settings. On return they are in force and durable. `sees`: as of `check`. Raises InvalidRequest,
+        """Changes settings. On return they are in force and durable. `sees`: as in `check`. Raises InvalidRequest,
         StorageError."""
         async with self._runtime.shrinking, self._topics.everything():
             with self._runtime.audit.change("broker", [name or paths.DEFAULT], lambda _: dict(self.held(name))):
@@ -187,7 +188,7 @@ class DynamicSettings:
             done = True
             try:
                 await self._catch_up()
-            except KrappyError as error:  # a disk that refuses; or a topic of this broker that can't be so
+            except KrappyError as error:  # the disk refuses, or a topic of this broker can't have this default
                 runtime.report("settings_wait", error=str(error))
                 done = False
             changed = partial(self._differs, seen)

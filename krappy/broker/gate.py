@@ -9,13 +9,13 @@ import trio
 
 
 class Gate:
-    """Open, but for short times. A task that comes while it is open passes without giving up its turn."""
+    """Open, except for short times. A task that comes while it is open passes without giving up its turn."""
 
     def __init__(self) -> None:
         self._closed = 0
         self._opened = trio.Event()
         self.holds = 0  # backups that are being taken, or are held
-        self.begun = 0  # a cluster's, that are begun, or wait for that
+        self.begun = 0  # backups of the cluster that have begun, or wait to begin
 
     async def wait(self) -> None:
         while self._closed:

@@ -25,7 +25,8 @@ class LocalStore:
         self._in_thread = in_thread
 
     def control(self) -> None:
-        """From here on this broker is the controller: what its rules demand after a change is done together with it."""
+        """From here on this broker is the controller. What the controller's rules demand after a change is committed
+        together with the change."""
         presence = Presence(grace_ms=0, silence_ms=math.inf)
 
         def follow(image: Image, changes: Changes) -> list[Operation]:

@@ -1,10 +1,10 @@
-"""Logouts of browsers that count at all brokers of a cluster, as znodes.
+"""Logouts of browsers, stored as znodes, so that they count at all brokers of a cluster.
 
     /config/sessions/all           {"version":1,"config":{"ended":"<ms since the epoch>-<random>"}}
     /config/sessions/user%3Abob    the same, of one user's sessions
 
-A session remembers the marks that were there when it was opened, and has ended when there are others now. That a mark
-goes ends nothing: one that is older than a session lasts is removed with the next logout.
+A session remembers the marks that it found when it was opened. It has ended if there are other marks now. The removal
+of a mark ends no session: a mark that is older than any session is removed at the next logout.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from krappy.store.refusals import reading
 
 ALL = "all"
 ENDED = "ended"  # the setting that has the mark
-PAUSE = 1.0  # seconds between two changes by this broker: whoever has logged in may ask for one
-KEPT_MS = 24 * 3600 * 1000  # for so long a mark stays at least; sessions last half of it
-REMOVED = 100  # old marks that one change removes,
-MADE = 100  # and new ones that it makes: ZooKeeper ends the connection of who sends a MB at once
+PAUSE = 1.0  # seconds between two changes by this broker: everybody who is logged in may ask for one
+KEPT_MS = 24 * 3600 * 1000  # a mark stays at least so long; sessions last half as long
+REMOVED = 100  # old marks that one change removes at most
+MADE = 100  # marks that one change makes at most: ZooKeeper ends a connection that sends a MB at once
 
 
 class Logouts:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._wanted: dict[str, trio.Event] = {}  # by name of a znode that is to be marked anew: set once it was
+        self._wanted: dict[str, trio.Event] = {}  # by the name of a znode that needs a new mark: set once it has one
         self._turn = trio.Lock()
         self._next = 0.0  # when the next change may be made
 

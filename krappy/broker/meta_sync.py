@@ -1,4 +1,5 @@
-"""Group commit of the meta database: one sync serves all who wait for one. And its reopening after a failed write."""
+"""Group commit of the meta database: one sync serves all who wait. It also reopens the database after a failed
+write."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ class MetaSync:
             return
         self._running = True
         try:
-            await self._sync()  # by this task: to have another one do it takes two turns of the loop more
+            await self._sync()  # by this task: another task would need two more turns of the loop
         finally:
             self._running = False
             self._begin()
@@ -100,8 +101,8 @@ class MetaSync:
                 told, pause = False, LOOK_S
 
     def _try_reopen(self) -> bool:
-        """Whether it was reopened. Without room it is not tried: a failed database can be read, one that fails to open
-        can't. Raises StorageError."""
+        """Reopens the database, and returns whether it did. It does not try without room on the disk: a failed database
+        can still be read, but one that fails to open can't. Raises StorageError."""
         meta = self._runtime.meta
         try:
             if shutil.disk_usage(meta.folder).free < meta.room_to_reopen():

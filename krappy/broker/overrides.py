@@ -74,7 +74,7 @@ class OverrideStore:
 
 
 def topic_defaults(held: Mapping[str, Mapping[str, str]], own: str) -> dict[str, str]:
-    """The defaults of topics, by the topics' names of settings, from all stored settings. `own`: the broker's id."""
+    """The defaults of topics, by the name of the topic setting, from all stored settings. `own`: the broker's id."""
     found: dict[str, str] = {}
     for name in (STATIC, FOR_ALL, own):
         found |= inherited(held.get(name, {}))

@@ -59,7 +59,7 @@ def _own(config: ServerConfig, advertised: str) -> Iterator[BrokerSetting]:
         if spec.name == "advertised_listeners":
             value = _advertised(config, advertised)
         if spec.name in ALONE and not config.zookeeper_connect:
-            value = 1  # which is all that a broker alone can give
+            value = 1  # a broker that is alone can give no more
         if is_secret(spec):
             value = None
         for name in _NAMES.get(spec.name, ["krappy." + spec.name]):

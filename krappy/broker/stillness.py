@@ -1,12 +1,13 @@
 """Whether this process stood still (SIGSTOP, a machine that slept), and may not know what was decided meanwhile.
 
-What came to it in that time is at hand when it wakes up, before ZooKeeper tells it anything. That may be about a topic
-that was deleted and made anew since, or meant for who leads now. So no request of any protocol begins before this
-broker was told, and its topics are those that there are (`until_told`). In less than STILL_S nothing is made anew (see
-topics/scattered.py).
+When it wakes up, requests that came in that time are at hand before ZooKeeper tells it anything. Such a request may be
+about a topic that was deleted and made anew since, or be meant for a new leader. So no request of any protocol begins
+before this broker has been told, and has the topics that exist now (`until_told`). In less than STILL_S no topic is
+made anew (see topics/scattered.py).
 
-Batches that came before it stood still may be written after. Who is the only replica in sync would acknowledge them,
-since nobody else confirms what it writes: it makes sure, too (partition/appender.py).
+Batches that came before it stood still may be written after that. If this broker is the only replica in sync, it would
+acknowledge them, since nobody else confirms what it writes. So it first makes sure that it still leads and the topic
+still exists (partition/appender.py).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from krappy.waiting import Signal, wait_any
 
 STILL_S = LEASE_MS / 1000
 TICK_S = 0.1
-PATIENCE_S = 10.0  # by then its session with ZooKeeper is over, so that it leads nothing
+PATIENCE_S = 10.0  # seconds; by then its session with ZooKeeper is over, so that it leads nothing
 
 
 class Stillness:
@@ -33,7 +34,7 @@ class Stillness:
 
     @property
     def was(self) -> bool:
-        """Whether it stood still, and was not told since what was decided meanwhile."""
+        """Whether it stood still, and has not been told yet what was decided meanwhile."""
         now = trio.current_time()
         if now - self._ticked > STILL_S:
             if not self._was:

@@ -1,4 +1,4 @@
-"""Changes of the tree that all brokers agree on: one atomic write each, made of what was read."""
+"""Changes of the tree that all brokers agree on. Each is one atomic write, made from what was read before."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from krappy.core.cluster.tree import Create, Delete, Operation, Put, RefusedMult
 from krappy.errors import StorageError
 from krappy.ports.store import Store
 
-TRIES = 100  # at a change that others are quicker with
+TRIES = 100  # of one change, while others keep changing the same znodes
 
 
 async def change(store: Store, make: Callable[[], Awaitable[Sequence[Operation]]]) -> None:
-    """Writes the operations that `make` gives; none are nothing to write. When they are refused, what `make` had read
-    has changed since, and it is asked again. Raises StorageError, ConnectionLost as `Store.multi`."""
+    """Writes the operations that `make` gives, if there are any. If they are refused, what `make` read has changed
+    since, and `make` is called again. Raises StorageError, ConnectionLost as `Store.multi`."""
     for _ in range(TRIES):
         operations = await make()
         if not operations:

@@ -2,14 +2,16 @@
 
     /config/users/<name>     {"version":1,"config":{"SCRAM-SHA-512":"salt=…,stored_key=…,server_key=…,iterations=8192"}}
 
-as Kafka has them. The files of `users_dir` are users, too: a file's name is the user's, and its content the password.
-They are in no znode, and win over these. Files that change are seen within `LOOK_SECONDS`. One that is no password, as
-an empty one, is told; its user stays as he was, and the others' files count.
+as Kafka has them. Each file of `users_dir` is a user, too: the file's name is the user's name, and its content is the
+password. These users are in no znode. Where a file and a znode have the same name, the file counts. A changed file is
+seen within `LOOK_SECONDS`. A file that holds no password (an empty one, for example) is reported: its user stays as he
+was, and the other files count.
 
-Nobody learns whether there is a user: an unknown one gets credentials that look like those of one other user, each time
-the same, and checking a password against them is as much work. What an unknown one gets is made of a secret that the
-cluster keeps (`/security/users_secret`) and nobody else knows, and of nothing that changes with other users or with a
-restart: else whose salt changes, and whose does not, would tell it. The salts of users in files are made likewise.
+Nobody learns whether a user exists. An unknown user gets credentials that look like those of one existing user, each
+time the same, and checking a password against them is as much work. They are made of a secret that the cluster keeps
+(`/security/users_secret`) and nobody else knows. They are made of nothing that changes with other users or with a
+restart: otherwise a salt that changes would show that its user is unknown. The salts of users in files are made in the
+same way.
 """
 
 from __future__ import annotations
@@ -37,11 +39,11 @@ from krappy.errors import ConfigError, ConnectionLost, InvalidRequest, StorageEr
 from krappy.ports.users import Credentials, Took, untold
 
 Texts = Mapping[str, str]  # the settings of a user's znode
-Profile = tuple[tuple[str, int, int], ...]  # of each credential of a user: mechanism, bytes of the salt, iterations
+Profile = tuple[tuple[str, int, int], ...]  # for each credential of a user: mechanism, bytes of salt, iterations
 USUAL: Profile = tuple((each, SALT, ITERATIONS) for each in sorted(HASHES))
 LOOK_SECONDS = 10.0  # between two looks at the files of `users_dir`
-KEPT = 10_000  # passwords that proved right, whose hashes are kept
-LONGEST_PASSWORD = 4096  # bytes of a file, which may end with a line feed
+KEPT = 10_000  # so many passwords that proved right are remembered, as hashes
+LONGEST_PASSWORD = 4096  # bytes of a file; a line feed at its end counts
 
 
 class Users:
@@ -51,14 +53,14 @@ class Users:
         self._folder = runtime.config.users_dir
         self._of_files: Mapping[str, Credentials] = {}
         self._seen: Mapping[str, bytes] = {}  # HMACs of the passwords in the files as they were read
-        self._bad: Mapping[str, str] = {}  # why files are no passwords, by their names
-        self._read: tuple[Mapping[str, Texts] | None, Mapping[str, Credentials]] = (None, {})  # the image's, read
-        self._seen_profiles: tuple[object, object, AbstractSet[Profile]] = (None, None, frozenset())  # of these two
+        self._bad: Mapping[str, str] = {}  # by file name: why the file holds no password
+        self._read: tuple[Mapping[str, Texts] | None, Mapping[str, Credentials]] = (None, {})  # (image's, read)
+        self._seen_profiles: tuple[object, object, AbstractSet[Profile]] = (None, None, frozenset())  # of both
         self._secret = os.urandom(32)  # of this process
         self._kept = self._secret  # the cluster's, once it is known
         self._right: OrderedDict[bytes, None] = OrderedDict()  # HMACs of passwords that proved right, the oldest first
-        self._turns = AddressTurns()  # checks take a core each
-        self._checking = trio.CapacityLimiter(1)  # so they don't need the threads of others
+        self._turns = AddressTurns()  # a check takes a whole core, so addresses take turns
+        self._checking = trio.CapacityLimiter(1)  # so checks take no threads of others
 
     @property
     def all(self) -> Mapping[str, Credentials]:
@@ -84,7 +86,8 @@ class Users:
         return self._read[1]
 
     def _profiles(self) -> AbstractSet[Profile]:
-        """Those of all users. Anybody may ask, so they are gone through once for each change."""
+        """The profiles of all users. They are collected only once after each change, since anybody may cause this
+        call."""
         stored, files = self._stored(), self._of_files
         if self._seen_profiles[0] is not stored or self._seen_profiles[1] is not files:
             found = {_profile(each) for each in self.all.values() if each}
@@ -92,8 +95,8 @@ class Users:
         return self._seen_profiles[2]
 
     def _like(self, user: str, mechanism: str = "") -> Profile:
-        """What an unknown user's credentials look like: as those of a user who is there and has one for `mechanism`.
-        The name decides whose; new ones take the place of others for some names alone."""
+        """What an unknown user's credentials look like: the profile of an existing user who has a credential for
+        `mechanism`. The unknown name decides which profile. A new profile replaces another one for some names only."""
         found = [each for each in self._profiles() if not mechanism or mechanism in (shape[0] for shape in each)]
         return max(found or [USUAL], key=lambda profile: self._mixed(f"{profile} {user}"))
 
@@ -103,7 +106,7 @@ class Users:
         return ScramCredential(mechanism, self._salt(mechanism, user, salt), iterations, random, random)
 
     def _salt(self, mechanism: str, user: str, size: int = SALT) -> bytes:
-        """Always the same."""
+        """Always the same for the same arguments."""
         parts = (self._mixed(f"{mechanism} {part} {user}") for part in range(-(-size // 64)))
         return b"".join(parts)[:size]
 
@@ -131,8 +134,8 @@ class Users:
         return right
 
     def _checked(self, user: str) -> ScramCredential:
-        """The credential that a password of the user is checked against: of several the one for SHA-256, which takes
-        half the time."""
+        """The credential that a password of the user is checked against. If there are several, it is the one for
+        SHA-256, which takes half the time."""
         if found := self._find(user):
             return found[min(found)]
         return self._unknown(user, min(self._like(user))[0])
@@ -185,7 +188,7 @@ class Users:
             await change(store, made)
             found = await store.read(paths.USERS_SECRET)
             self._kept = znodes.users_secret_of(b"" if found is None else found.data) or self._secret
-        except (StorageError, ConnectionLost, ValueError) as error:  # such as a full disk: for once it is another one
+        except (StorageError, ConnectionLost, ValueError) as error:  # on a full disk, for example: it uses its own
             self._runtime.report("users_secret_not_kept", error=str(error))
 
     async def _watch(self) -> None:
@@ -216,7 +219,7 @@ class Users:
         self._bad = bad
 
     def _look(self, folder: Path) -> dict[str, str]:
-        """Gives why files are no passwords, by their names."""
+        """Reads the files. Returns, by file name, why a file holds no password. Raises ConfigError."""
         bad: dict[str, str] = {}
         found: dict[str, str] = {}
         try:
@@ -233,7 +236,7 @@ class Users:
         seen |= {name: self._seen[name] for name in bad if name in self._seen}
         if seen == self._seen:
             return bad
-        self._of_files = {  # who has the same password as before keeps his credentials: sessions hang on them
+        self._of_files = {  # a user whose password is the same keeps his credentials: sessions depend on them
             name: self._of_files[name]
             if proof == self._seen.get(name)
             else {each: ScramCredential.of(each, found[name], self._salt(each, name)) for each in HASHES}
@@ -253,7 +256,7 @@ def _timed_check(credential: ScramCredential, password: str) -> tuple[bool, floa
 
 
 def _password(file: Path) -> str:
-    """Raises OSError, and ValueError with what the file is instead."""
+    """The password in a file. Raises OSError, or ValueError that says what is wrong with the file."""
     if not is_user(file.name):
         raise ValueError("has a name that no user can have")
     with file.open("rb") as opened:
@@ -275,7 +278,7 @@ def is_user(name: str) -> bool:
 
 
 def _credentials(texts: Mapping[str, str]) -> Credentials:
-    """What can be read of a user's znode."""
+    """The credentials of a user's znode, without those that can't be read."""
     found = {}
     for mechanism in HASHES:
         try:
