@@ -24,9 +24,10 @@ FRAME = 60  # bytes of a record, beside its key and value, at most: lengths, del
 
 
 class InternalKeys(NamedTuple):
-    """What the keys of an internal topic say. `name_in(key)`: whose it is: a group's, a transactional id's. Raises
-    StorageError for what is no such key. `order(key)`: in which order the keys of one name are written. `prefixes`: of
-    the keys that are loaded and remembered; others are looked up in the view, and not deleted by name."""
+    """What the keys of an internal topic say. `name_in(key)`: the name that a key belongs to, of a group or a
+    transactional id. It raises StorageError for any other key. `order(key)`: sorts the keys of one name into the order
+    in which they are written. `prefixes`: the prefixes of the keys that are loaded and remembered. Other keys are
+    looked up in the view, and `delete` does not find them."""
 
     name_in: Callable[[bytes], str]
     order: Callable[[bytes], tuple[bool, bytes]]
@@ -37,13 +38,13 @@ class InternalTable:
     def __init__(
         self, partition: Partition, keys: InternalKeys, failed: Callable[[InternalTable, KrappyError], None]
     ) -> None:
-        """`failed`: called when something that was written is not committed."""
+        """`failed`: called if something that was written will not be committed."""
         self.partition = partition
         self.epoch = partition.epoch
         self._of = keys
         self._failed = failed
-        self._keys: dict[str, set[bytes]] = {}  # that there are, by name
-        self._sent = self._done = 0  # how many writes
+        self._keys: dict[str, set[bytes]] = {}  # the existing keys of each name
+        self._sent = self._done = 0  # how many writes: sent, committed
         self._waiting: deque[tuple[int, Later[None]]] = deque()
         self._ended: KrappyError | None = None
         self.unreadable = UnreadableRecords()  # of what was loaded
@@ -53,7 +54,7 @@ class InternalTable:
         self._keys.setdefault(self._of.name_in(key), set()).add(key)
 
     def main_key(self, name: str) -> bytes:
-        """The key that is written last of those that there are of a name."""
+        """Of the existing keys of a name, the one that is written last."""
         return max(self._keys.get(name, (b"",)), key=self._of.order)
 
     def check(self, name: str) -> None:
@@ -72,7 +73,7 @@ class InternalTable:
         deletes: list[bytes],
         headers: Mapping[bytes, Headers] = NO_HEADERS,
     ) -> None:
-        """One record batch. `headers`: of those of the keys that have some. Raises as `check`, StorageError,
+        """Writes one record batch. `headers`: of the keys that have some. Raises as `check`, StorageError,
         RecordTooLarge."""
         self.check(name)
         partition = self.partition
@@ -95,7 +96,8 @@ class InternalTable:
         later.then(partial(self._settled, self._sent))
 
     def delete(self, name: str) -> None:
-        """Several batches if one can't hold it, in the keys' order: the last one says that it is there."""
+        """Deletes the keys of a name in their order, in several batches if one can't hold them: the last key says that
+        the name exists."""
         found = sorted(self._keys.get(name, ()), key=self._of.order)
         for some in self._parts(found, len):
             self.write(name, {}, some)
@@ -103,14 +105,15 @@ class InternalTable:
     async def move_in(
         self, name: str, puts: Mapping[bytes, bytes], headers: Mapping[bytes, Headers] = NO_HEADERS
     ) -> None:
-        """Writes what is not there, in several batches if one can't hold it, in the keys' order: without the last one
-        it is not all there. On return it is committed. Raises as `write`."""
+        """Writes the keys of a name that is not there yet, in their order, in several batches if one can't hold them.
+        Without the last key the name is not complete. On return it is committed. Raises as `write`."""
         for some in self._parts(sorted(puts, key=self._of.order), lambda key: len(key) + len(puts[key])):
             self.write(name, {key: puts[key] for key in some}, [], headers)
             await self.written().wait()
 
     def _parts(self, keys: list[bytes], size: Callable[[bytes], int]) -> Iterator[list[bytes]]:
-        """Keys whose records fit into a batch, again and again. `size`: of a record, without its frame."""
+        """Splits the keys into lists whose records fit into one batch. `size`: the bytes of a record without its
+        frame."""
         most = self.partition.config.max_message_bytes - batches.HEADER_SIZE
         part, left = list[bytes](), most
         for key in keys:

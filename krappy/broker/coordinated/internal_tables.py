@@ -1,12 +1,12 @@
-"""Which partitions of an internal topic this broker coordinates by: those that it leads, and has loaded.
+"""The partitions of an internal topic that make this broker a coordinator: those that it leads and has loaded.
 
-The leader of a partition coordinates the names (groups, transactional ids) that belong to it. It loads what the
-partition's view has of them, once that has all that earlier leaders committed; until then it refuses requests for them.
-When it leads no more, it forgets them. What it wrote counts once it is committed; if a write is not, memory is ahead of
-the topic, and what belongs to the partition is loaded anew.
+The leader of a partition coordinates the names (groups, transactional ids) that belong to it. It loads them from the
+partition's view, once the view has all that earlier leaders committed. Until then it refuses requests for them. When it
+does not lead any more, it forgets them. What it writes counts once it is committed. If a write is not committed, memory
+is ahead of the topic: then everything that belongs to the partition is loaded anew.
 
-A record that can't be read, or that is about a name of another partition, is left out and told of
-(`coordinator_record_left_out`). It takes away what it is about, at most that name, and never the partition.
+A record that can't be read, or that is about a name of another partition, is left out and reported
+(`coordinator_record_left_out`). Only what it says is missing then: at most its name, never the partition.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 AT_ONCE = 500  # keys of a view that are read in one go
 RETRY_S = 1.0  # after a partition could not be loaded
-TOGETHER_S = 0.2  # partitions that can't be loaded within this time are told of in one line
+TOGETHER_S = 0.2  # partitions that fail to load within this time are reported in one line
 Row = tuple[bytes, bytes, Headers]
 Rows = list[Row]
 Read = TypeVar("Read")
@@ -50,23 +50,23 @@ class InternalTables(ABC, Generic[Kept]):
         self._tables: dict[int, InternalTable] = {}  # by partition, of those that are loaded
         self._loading: set[int] = set()
         self._troubled: set[int] = set()  # where a write was not committed: loading waits a little
-        self._untold: dict[int, KrappyError] = {}  # by partition: why it can't be loaded; it will be told of
-        self._told: set[int] = set()  # partitions of which that was told, and that were not loaded since
+        self._untold: dict[int, KrappyError] = {}  # by partition: why it can't be loaded; not reported yet
+        self._told: set[int] = set()  # partitions whose failure was reported, and that were not loaded since
 
     # --- what each has of its own
 
     @abstractmethod
     async def read(self, index: int, table: InternalTable, rows: Rows) -> Kept:
-        """What the partition's keys, values and headers are. May write, too. Takes rows by `readable`. Raises
-        KrappyError: then it is tried again."""
+        """Makes of a partition's rows what `take` is given. It goes through the rows by `readable`, and may write to
+        the table, too. If it raises KrappyError, the load is tried again."""
 
     @abstractmethod
     def take(self, index: int, table: InternalTable, kept: Kept) -> None:
-        """This broker coordinates these from now on, each by `take_each`."""
+        """From now on this broker coordinates what was kept. Takes each name by `take_each`."""
 
     @abstractmethod
     def give_up(self, is_in: Callable[[str], bool]) -> None:
-        """It coordinates those for whose name `is_in` is true no more."""
+        """From now on this broker does not coordinate the names for which `is_in` is true."""
 
     def readable(
         self, table: InternalTable, rows: Iterable[Row], decode: Callable[[bytes, bytes, Headers], Read]
@@ -134,9 +134,9 @@ class InternalTables(ABC, Generic[Kept]):
     @property
     def epoch(self) -> int:
         """A number that rises whenever a partition gets another leader, as far as this broker knows. Raises
-        CoordinatorLoading unless it has loaded all that it leads, CoordinatorNotAvailable where nobody leads one, or a
-        broker that is gone: no other was elected yet. So brokers that give the same number coordinate all names between
-        them, each name one of them."""
+        CoordinatorLoading unless it has loaded all that it leads, CoordinatorNotAvailable while a partition has no
+        leader, or its leader is gone and no other was elected yet. So if all brokers give the same number, they
+        coordinate all names together, and each name at one broker only."""
         states, brokers = self._states, self._runtime.image.brokers
         lost = [index for index, state in enumerate(states) if state.leader not in brokers]
         if lost:
@@ -149,7 +149,7 @@ class InternalTables(ABC, Generic[Kept]):
         return sum(state.leader_epoch + 1 for state in states)
 
     def table_at(self, index: int) -> InternalTable:
-        """Of a partition. Raises as `check_here`."""
+        """The table of a partition. Raises as `check_here`."""
         table = self._tables.get(index)
         if table is None:
             if index in self._loading:
@@ -181,7 +181,7 @@ class InternalTables(ABC, Generic[Kept]):
 
     @property
     def _states(self) -> list[PartitionState]:
-        """Of the topic's partitions, as far as this broker knows; none: the topic is not there."""
+        """The states of the topic's partitions, as far as this broker knows; empty if there is no such topic."""
         found = self._runtime.image.topics.get(self._topic)
         return [] if found is None else [each.state for each in found.partitions]
 
@@ -246,7 +246,8 @@ class InternalTables(ABC, Generic[Kept]):
             self._runtime.topics.changed.fire()
 
     def _tell(self, index: int, error: KrappyError) -> None:
-        """Reports, once and with others, that a partition can't be loaded: without a lease none can."""
+        """Reports once that a partition can't be loaded, in one line with other partitions: without a lease none can be
+        loaded."""
         if index not in self._told:
             self._told.add(index)
             if not self._untold:
@@ -261,9 +262,9 @@ class InternalTables(ABC, Generic[Kept]):
         self._runtime.report("coordinator_not_loaded", partition=partition, partitions=len(untold), error=str(error))
 
     async def _rows(self, table: InternalTable) -> Rows:
-        """What is in the partition's view, once that has all of the log: a write that was refused may be there, and be
-        committed later. If its keys were not known, what is deleted would be there again. Raises as `wait_for_views`,
-        StorageError."""
+        """The rows in the partition's view, once the view has all of the log. A write that was refused may be in the
+        log, and be committed later: if its keys were not known, a name that was deleted would be there again. Raises as
+        `wait_for_views`, StorageError."""
         partition = table.partition
         await partition.appender.idle()
         folded = await wait_for_views([partition], {partition.index: partition.end_offset - 1})

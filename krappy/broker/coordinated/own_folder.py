@@ -1,4 +1,5 @@
-"""What a broker's folder has from its time alone of what a cluster keeps in an internal topic. It moves there."""
+"""What a broker kept in its own folder while it was alone, and a cluster keeps in an internal topic. It moves to the
+topic."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ Item = TypeVar("Item")
 
 
 class OwnStore(Protocol[Item]):
-    """In the meta database, by name."""
+    """The items in the meta database, by name."""
 
     def load_all(self) -> dict[str, Item]: ...
     def delete(self, name: str, /) -> None: ...
@@ -33,8 +34,8 @@ class OwnFolder(Generic[Item]):
         is_there: Callable[[str], bool],
         write: Callable[[str, Item], Awaitable[None]],
     ) -> dict[str, Item]:
-        """Moves those names that belong to the table, durably. Gives those that were not there: `write` writes them.
-        If this is interrupted, the next load goes on."""
+        """Moves the names that belong to the table, durably. `write` writes those that the table does not have yet;
+        they are returned. If this is interrupted, the next load goes on with it."""
         mine = {name: kept for name, kept in self._left.items() if belongs(name)}
         fresh = {name: kept for name, kept in mine.items() if not is_there(name)}
         for name, kept in fresh.items():

@@ -1,5 +1,5 @@
-"""Records of an internal topic that can't be read: each is left out and told of, and all others count. They stay in the
-topic: whoever looks for the reason finds them there."""
+"""Records of an internal topic that can't be read: each is left out and reported, and all others count. They stay in
+the topic: whoever looks for the reason finds them there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHOWN = 100  # bytes of a key
 
 
 class UnreadableRecords:
-    """Of one partition, at one load of it."""
+    """The unreadable records that one load of one partition has found."""
 
     def __init__(self) -> None:
         self._first: dict[bytes, str] = {}  # why, by key
