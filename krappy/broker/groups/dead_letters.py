@@ -50,7 +50,7 @@ def _name(shared: SharedPartition) -> str:
 
 
 def check_target(name: str, is_internal: Callable[[str], bool]) -> None:
-    """Raises InvalidTopic for a topic that no dead letter goes to."""
+    """Raises InvalidTopic for a topic that dead letters may not go to."""
     if is_internal(name):
         raise InvalidTopic(f"'{name}' is an internal topic")
 
@@ -67,7 +67,8 @@ class Undertaker:
         self._idle.set()
 
     def bury(self, shared: SharedPartition) -> None:
-        """Begins to publish this partition's dead events, and goes on until there are none. Does nothing if it runs."""
+        """Begins to publish this partition's dead events, and goes on until there are none. To be called only while
+        `shared.burying` is false. Does nothing once closed."""
         if not self._closing.is_set():
             shared.burying = True
             self._at_work += 1
@@ -132,7 +133,7 @@ class Undertaker:
                 if self._closing.is_set():
                     break
                 columns = await large.decode(piece.data)
-                # Not the graves of before: a group that was reset meanwhile delivers its events anew.
+                # Asks for the graves again: a group that was reset meanwhile delivers its events anew.
                 for _, some in group_reads.touching([piece], shared.leases.graves()):
                     for row, grave in _rows(columns, some):
                         if read.log != shared.log:
@@ -211,7 +212,8 @@ async def _settle(
     shared: SharedPartition, under_way: list[tuple[int, Later[StoredAt] | Later[None]]], cuts: int
 ) -> KrappyError | None:
     """Waits for these publishes, and settles the events, except for refused ones. Gives the last error. `cuts`: how
-    often the position had gone back when they were read: since then, others may have their offsets."""
+    often the position had gone back when they were read. If it has gone back since, other events may have their
+    offsets."""
     trouble: KrappyError | None = None
     for offset, later in under_way:
         try:

@@ -1,8 +1,8 @@
-"""Partitions of which this broker has no replica in sync, for the groups that it coordinates. Leaders tell of them.
+"""Partitions of which this broker has no replica in sync, for the groups that it coordinates. It asks their leaders.
 
-For each leader there is one task, which asks for what is new in all of its partitions at once; the leader holds the
-request until there is something. That is kept, as it is what groups will want next. What they want of earlier events is
-asked for by itself.
+For each leader there is one task. It asks for what is new in all of the leader's partitions at once, and the leader
+holds the request until there is something. These news are kept, since groups will want them next. Earlier events that a
+group wants are asked for separately.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MOST_NEWS = 4 << 20  # bytes of all partitions that are kept; the oldest give wa
 
 
 class _Heard(Signal):
-    """Says when it has its first subscriber."""
+    """Calls `heard` whenever somebody subscribes."""
 
     __slots__ = ("_heard",)
 
@@ -52,9 +52,9 @@ class _Heard(Signal):
 
 
 class DistantPartition:
-    """As much of a partition as groups need. Its offsets are those that its leader told last; -1: nothing is known. A
-    leader tells of its events only in the leader epoch that this broker knows: in another one, other events may have
-    their offsets."""
+    """As much of a partition as groups need. Its offsets are those that its leader told last; -1: nothing is known. Its
+    leader gives events only for the leader epoch that this broker knows: in another leader epoch, other events may have
+    these offsets."""
 
     offline = ""
     role = Role.FOLLOWER
@@ -63,14 +63,14 @@ class DistantPartition:
         self._owner, self._topic = owner, topic
         self.topic, self.index = topic.name, index
         self.gone: KrappyError | None = None
-        self._start = -1, 0  # where its log begins, behind the leader epoch in which that was told
+        self._start = -1, 0  # (the leader epoch in which this was told, where its log begins)
         self.last_stable_offset = -1
         self.readable_end = -1  # as it was when it was looked at
         self.moved = _Heard(lambda: owner.follow(self.leader))
         self.next = -1  # from where news are asked for; -1: its leader has to be asked for its ends first
         self.due = 0.0  # when the leader may be asked again, on trio's clock
-        self.told = -1  # in which leader epoch its news, and the offset that they are asked from, were told
-        self._news = Span(b"", -1, 0)  # that came last
+        self.told = -1  # the leader epoch of its news, and of the offset that they are asked from
+        self._news = Span(b"", -1, 0)  # the last ones
         self._since = -1  # their first offset; -1: there are none
 
     def __str__(self) -> str:
@@ -123,8 +123,8 @@ class DistantPartition:
 
     async def read(self, offset: int, max_bytes: int, *, max_records: int | None = None) -> Span:
         """Committed batches from the one with `offset` on, without aborted events; there may be none yet. Raises
-        OffsetOutOfRange and `gone`; NotLeader: its leader can't be asked. Then it has nothing to read until that is
-        heard of again."""
+        OffsetOutOfRange and `gone`; NotLeader if its leader can't be asked. After an error it has nothing to read until
+        its leader answers again."""
         with suppress(BlockingIOError):
             return self.read_now(offset, max_bytes)
         try:
@@ -140,7 +140,8 @@ class DistantPartition:
 
     async def look(self) -> None:
         """Asks the leader for its offsets. Raises as `read`."""
-        # ListOffsets names a topic, and its leader may still have an earlier one of that name: Fetch has the id.
+        # ListOffsets has only the topic's name, and the leader may still have an earlier topic of that name. Fetch has
+        # the id.
         end = await self._owner.offset_at(self, LATEST)
         epoch = self.leader_epoch
         found = await self._owner.read(self, end, 1)
@@ -148,7 +149,7 @@ class DistantPartition:
         self.readable_end = found.high_watermark
 
     async def end_of_epoch(self, epoch: int, position: int) -> tuple[int, int]:
-        """As of a partition. Raises as `read`."""
+        """As `Partition.end_of_epoch`. Raises as `read`."""
         current = self.leader_epoch
         if epoch >= 0:
             found = await self._owner.end_of_epoch(self, current, min(epoch, current))
@@ -166,14 +167,14 @@ class DistantPartition:
         return epoch, self.readable_end if found is None else found[1]
 
     async def lineage(self, position: int) -> Lineage:
-        """The last leader epochs of the events before this offset, those that its leader tells in a few answers. Raises
+        """The last leader epochs of the events before this offset, as many as its leader tells in a few answers. Raises
         as `read`."""
         current = epoch = self.leader_epoch
         pairs: list[tuple[int, int]] = []
         for _ in range(ANSWERS):
             before = await self._owner.end_of_epoch(self, current, epoch - 1) if epoch else (-1, 0)
             if before is None or (pairs and before[1] >= pairs[0][1]):
-                break  # there is none before
+                break  # there is no earlier one
             if before[1] < position:
                 pairs.insert(0, (epoch, before[1]))
             epoch = before[0]
@@ -182,7 +183,7 @@ class DistantPartition:
         return Lineage(pairs)
 
     async def offset_for(self, start: str, start_at: int | None) -> int:
-        """As of a partition."""
+        """As `Partition.offset_for`. Raises as `read`."""
         if start == "timestamp":
             assert start_at is not None
             found = await self._owner.offset_at(self, start_at)
@@ -206,7 +207,7 @@ class DistantPartition:
         return start_at
 
     def begin(self) -> None:
-        """Its leader is to be asked for the first time in this leader epoch."""
+        """To be called before its leader is asked. In a new leader epoch it forgets what the last leader told."""
         if self.told != self.leader_epoch:
             self.told = self.leader_epoch
             self.next = self.last_stable_offset = -1
@@ -226,7 +227,7 @@ class DistantPartition:
         self._since, self._news = -1, Span(b"", -1, 0)
 
     def is_asked(self, leader: int) -> bool:
-        """Whether this broker is to be asked, in the leader epoch in which it was asked last."""
+        """Whether the broker `leader` still leads it, in the leader epoch in which it was asked last."""
         return self.leader == leader and self.told == self.leader_epoch
 
     def lose(self) -> None:
@@ -237,7 +238,7 @@ class DistantPartition:
 
 
 class DistantPartitions:
-    """All of them. `peers`: None: this broker is alone, and has every partition."""
+    """All distant partitions. `peers`: None: this broker is alone, and has every partition."""
 
     def __init__(self, runtime: Runtime, peers: LogPeersPort | None) -> None:
         self._runtime, self._peers = runtime, peers
@@ -280,8 +281,8 @@ class DistantPartitions:
         return self._all[key]
 
     def asked(self, name: str, index: int) -> GroupPartition:
-        """A partition, for who wants to know where its log ends now. A follower's end is behind its leader's: what was
-        acknowledged just now is not there. So leaders tell. Raises UnknownTopic, UnknownPartition."""
+        """A partition, for a caller that needs to know where its log ends now. A follower's log may lack what was
+        acknowledged just now, so the leader is asked. Raises UnknownTopic, UnknownPartition."""
         topic = self._runtime.topics.find(name)
         held = topic.local.get(index)
         if self._peers is None or index >= topic.count or (held is not None and held.role is Role.LEADER):
@@ -292,7 +293,7 @@ class DistantPartitions:
         return index in topic.local and self._runtime.id in topic.image.partitions[index].state.isr
 
     def look(self) -> None:
-        """Follows the leaders as they are now. To be called when topics or leaders have changed, too."""
+        """Follows the leaders as they are now. To be called after each change of topics or leaders."""
         for key, each in list(self._all.items()):
             topic = self._runtime.topics.get(each.topic)
             if topic is None or topic.id != each.topic_id:
@@ -335,8 +336,8 @@ class DistantPartitions:
     async def _ask(
         self, leader: int, partitions: list[DistantPartition]
     ) -> dict[Place, tuple[int, PeerRead | KrappyError]]:
-        """The news of these, each behind the offset from which it was asked for. Of those that it was not asked for
-        before, their offsets as they are now."""
+        """(the offset from which it was asked, its news) of each of these partitions. One that was not asked for before
+        is asked from its end, without a wait."""
         assert self._peers is not None
         fresh = [each for each in partitions if each.next < 0]
         if fresh:
@@ -398,8 +399,8 @@ async def check_position(partition: GroupPartition, offset: int) -> None:
 
 
 async def nearest(partition: GroupPartition, start: str, start_at: int | None) -> int:
-    """The offset at a start as the protocol names it; for one outside the log, its nearest end. `partition`: as for
-    `check_position`."""
+    """The offset for a start as the protocol names it. An offset outside the log becomes the nearest end of the log.
+    `partition`: as for `check_position`."""
     if start == "offset" and start_at is not None:
         if isinstance(partition, DistantPartition):
             await partition.look()
@@ -408,7 +409,7 @@ async def nearest(partition: GroupPartition, start: str, start_at: int | None) -
 
 
 async def _answered(partition: DistantPartition, question: Awaitable[T]) -> T:
-    """Raises NotLeader: its leader can't be reached."""
+    """Raises NotLeader if its leader can't be reached."""
     try:
         return await question
     except (ConnectionLost, RequestTimeout) as error:

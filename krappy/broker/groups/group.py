@@ -4,9 +4,9 @@ Rules, kept here:
 
 - One who finds nothing waits in line. When something turns up, the first in line is woken, and only that one; having
   taken what it wants, it wakes the next if there is more. So an event costs one wake-up, however many wait.
-- Every change of a partition's leases ends in `Shared.changed`: it is written, its next due time is set, its dead
-  are buried.
-- The last member that has joined for a topic, of those that are there, decides when the topic's events are dead, and
+- Every change of a partition's leases ends in `SharedPartition.changed`: the state is written, the next alarm is set,
+  and dead events are published.
+- Of the members that are there, the last that has joined for a topic decides when the topic's events are dead, and
   where they go. Who may not read a topic has no say in it.
 """
 
@@ -47,9 +47,9 @@ class Group(Owner):
         self.writer = keeper.writer_of(name)
         self.keeps_epochs = keeper.storage.keeps_epochs
         self.shared: dict[tuple[str, int], SharedPartition] = {}
-        self.away: dict[tuple[str, int], Sequence[int]] = {}  # what is kept of partitions that this broker has not
+        self.away: dict[tuple[str, int], Sequence[int]] = {}  # kept states of partitions that this broker does not have
         self.members: dict[str, Member] = {}
-        self._by_topic: dict[str, dict[Member, None]] = {}  # who has joined for it, in the order of their coming
+        self._by_topic: dict[str, dict[Member, None]] = {}  # its members, in the order in which they joined
         self.gone = False
         self.ended: KrappyError | None = None  # why: another broker coordinates it now
         self._names = Members(name, keeper.max_members)
@@ -132,7 +132,7 @@ class Group(Owner):
         return self._kind.load(state, max_deliveries=self.settings.rules(topic).max_deliveries)
 
     def load_away(self, partition: GroupPartition) -> Leases:
-        """The leases of a partition in `away`, which it is no more. Raises StorageError for what can't be read."""
+        """The leases of a partition in `away`. Removes it from there. Raises StorageError for what can't be read."""
         at = (partition.topic, partition.index)
         try:
             leases = self.load_leases(partition.topic, self.away[at])
@@ -209,7 +209,7 @@ class Group(Owner):
         return self.settings != before
 
     def _fall_back(self, gone: Member) -> None:
-        """The rules of a member that has left count no more where others are there for the same topic."""
+        """A member has left. For a topic that other members are there for, its rules do not count any more."""
         changed: dict[str, DeadLetterRules] = {}
         for topic in gone.named:
             members = self._by_topic[topic]

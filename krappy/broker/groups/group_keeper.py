@@ -51,7 +51,7 @@ class GroupKeeper:
         raise NotImplementedError
 
     def check_share_room(self, more: int = 0) -> None:
-        """Raises Overloaded when one position, or share group, and so many `more` positions would be too many."""
+        """Raises Overloaded if there is no room for one share group or position, and `more` positions besides."""
         raise NotImplementedError
 
     def note_use(self, name: str) -> None:
@@ -59,7 +59,7 @@ class GroupKeeper:
         raise NotImplementedError
 
     def writer_of(self, name: str) -> GroupWriter:
-        """The one that writes this group."""
+        """The writer of this group."""
         index = self.storage.index_of(name)
         writer = self.writers.get(index)
         if writer is None:
@@ -68,7 +68,7 @@ class GroupKeeper:
         return writer
 
     def tell_lost(self, shared: SharedPartition) -> None:
-        """Call it before what a group was leased is forgotten, since the log does not have it any more."""
+        """Call it before leases are forgotten because the log does not have their events any more."""
         self.reads.drop(shared)
         facts = {"group": shared.group.name, "partition": str(shared.partition), "position": shared.leases.frontier}
         self._runtime.report("group_ahead_of_log", **facts)

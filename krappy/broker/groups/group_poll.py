@@ -28,7 +28,7 @@ AHEAD_BYTES = 128 << 10  # but no more bytes than this
 
 class _Taken:
     """What the answer has of one partition so far. Each batch is sent once, even if it was read several times. All of
-    it was read of one `log`: other events of another one may have the same offsets."""
+    it was read from one `log`: in another one, other events may have the same offsets."""
 
     def __init__(self, log: object) -> None:
         self.log = log
@@ -57,7 +57,7 @@ class GroupPoll:
         self._left = max_records
         self._room = max_bytes
         self._taken: dict[SharedPartition, _Taken] = {}
-        self._keys: dict[SharedPartition, set[Hashable]] = {}  # with key order: of the events leased so far
+        self._keys: dict[SharedPartition, set[Hashable]] = {}  # with key order: the keys of the events leased so far
         # One time for the whole poll: else a short lease could end, and its event be leased twice in one answer.
         self._now = self._keeper.now_ms()
 
@@ -90,7 +90,7 @@ class GroupPoll:
                     return shared
                 break
             except KrappyError as error:
-                trouble = error  # one partition's; the others are served
+                trouble = error  # of one partition; the others are served
         if trouble is not None and not self._taken:
             raise trouble
         return None
@@ -107,7 +107,7 @@ class GroupPoll:
             except OffsetOutOfRange:
                 return  # retention has deleted the events, or the log is being cut: then they are looked for anew
             except NotLeader:
-                return  # its leader is away, and it has nothing to read until that is back; others may have
+                return  # its leader is away: it has nothing to read until the leader is back, but other partitions may
             try:
                 read = self._read(offset, span, log)
             except BlockingIOError:

@@ -42,7 +42,7 @@ class LogPiece:
         self.position = position
         self.data = buffer[position : position + header.size]
         self._columns: Columns | None = None
-        self.cost = 0  # bytes that are kept of it, beside its own
+        self.cost = 0  # bytes of memory that it takes beside its data
         self.tokens: list[int | None] = []
         self.spans = [(header.base_offset, header.last_offset)]
 
@@ -98,14 +98,14 @@ class Read:
 
     def __init__(self, offset: int, read: Span, *, keys: bool, log: object = None, inline: bool = True) -> None:
         """`keys`: whether leases are ordered by key. `log`: as `SharedPartition.log` was before the read. `inline`: on
-        the event loop; raises BlockingIOError if that takes too long there. If the batches unpack to very much, it has
-        only the first of them. Raises CorruptBatch."""
+        the event loop; raises BlockingIOError if that takes too long there. If the batches unpack to too many bytes, it
+        has only the first of them. Raises CorruptBatch."""
         data = memoryview(read.data)
         self.pieces: list[LogPiece] = []
         self.end = max(offset, read.next_offset)
         self._epochs: list[tuple[int, int]] = []  # leader epochs, also those of markers
         position, room = 0, INLINE if inline else ROOM
-        behind = offset  # all batches before; compaction may have removed the first ones of an epoch
+        behind = offset  # the offset behind the last batch; compaction may have removed the first events of an epoch
         while position < len(data):
             header = batches.read_header(data, position)
             if not self._epochs or header.leader_epoch > self._epochs[-1][0]:
@@ -137,7 +137,7 @@ class Read:
         return self.pieces[first].header.size if first < len(self.pieces) else 0
 
     def _index(self, offset: int) -> int:
-        """Of the batch with `offset`, or of the next."""
+        """The index of the batch with `offset`, or of the next."""
         first = max(0, bisect_right(self._bases, offset) - 1)
         return first + 1 if self.pieces and self.pieces[first].header.last_offset < offset else first
 
@@ -173,7 +173,7 @@ def _look(piece: LogPiece, keys: bool, room: int, inline: bool) -> int:
 
 
 def _rows(column: Sequence[T], rows: Sequence[slice]) -> Sequence[T]:
-    """These rows of a column, which is often a range: a part of one is one, too."""
+    """These rows of a column. A column is often a range; then a single part of it is a range, too."""
     return column[rows[0]] if len(rows) == 1 else list(chain.from_iterable(column[some] for some in rows))
 
 
@@ -191,7 +191,7 @@ class KeptReads:
         self._limit = limit
         self._held: OrderedDict[SharedPartition, tuple[Read, int]] = (
             OrderedDict()
-        )  # and how large it was when it was kept
+        )  # (the read, its size when it was kept)
         self._size = 0
 
     def find(self, shared: SharedPartition, offset: int, log: object) -> Read | None:
@@ -234,7 +234,7 @@ def join(pieces: Sequence[LogPiece], leases: Sequence[Lease]) -> bytes | memoryv
     """The bytes that a member gets of one partition. Both arguments ascend by offset. Batches that were read together
     are not copied."""
     parts: list[bytes | memoryview] = []
-    end: tuple[memoryview, int] | None = None  # of the last part, in the buffer that it is in
+    end: tuple[memoryview, int] | None = None  # (the buffer of the last part, where the part ends in it)
     start, room = 0, INLINE
     for piece, some in touching(pieces, leases):
         before = piece.cost

@@ -1,11 +1,11 @@
 """Writes groups to disk: changed states are marked, and one task writes many at a time.
 
-It writes them without waiting until that is durable. Requests that need durability (acks, commits, joins, resets) wait
-for the sync after that write; one sync serves all requests of all groups that came meanwhile. A state is written as it
-is when its turn comes, so a partition that was marked ten times is written once.
+It does not wait until they are durable. Requests that need durability (acks, commits, joins, resets) wait for the sync
+after that write; one sync serves all requests of all groups that came meanwhile. A state is written as it is when its
+turn comes, so a partition that was marked ten times is written once.
 
-Each group succeeds or fails by itself. In a cluster each partition of the groups' topic has a writer of its own: one
-whose replicas are slow, or too few, holds up no group of another.
+Each group succeeds or fails by itself. In a cluster each partition of the groups' topic has a writer of its own: a
+partition whose replicas are slow, or too few, does not hold up groups of other partitions.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class GroupWriter:
 
     def durable(self, group: Owner, states: Iterable[SharedPartition], *, settings: bool = False) -> Later[None]:
         """A Later that is set once these states of a group, as they are now, are durable; its `settings`, too. Rejected
-        when another broker coordinates the group meanwhile: then they may be, or not."""
+        if another broker coordinates the group meanwhile: then they may be durable, or not."""
         unsynced = [shared for shared in states if shared.durable != shared.version]
         if not unsynced and not settings:
             later: Later[None] = Later()
@@ -150,7 +150,8 @@ def _known(error: Exception) -> KrappyError:
 
 
 def pack_state(shared: SharedPartition, ahead_ms: int) -> bytes:
-    """`ahead_ms`: how far the wall clock, by which the next start reads the times, is ahead."""
+    """`ahead_ms`: how far the wall clock is ahead of the steady one. The next start reads the times by the wall
+    clock."""
     packed: bytes = msgpack.packb(shared.leases.dump(ahead_ms))
     return packed
 

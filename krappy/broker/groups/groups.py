@@ -8,7 +8,7 @@ Groups and their positions are bounded in number. A group that nobody has used f
 new one when there is no room; until then it is kept.
 
 After a restart nothing is leased: connections end with the broker, and an event whose member has lost its connection
-goes to the next member that polls. What was leased counts as delivered. It is so, too, where another broker of a
+goes to the next member that polls. What was leased counts as delivered. The same is true when another broker of a
 cluster takes the coordinator's place (replicated.py).
 """
 
@@ -81,7 +81,7 @@ class GroupCoordinator(ShareKeeper):
     # --- life
 
     async def open(self) -> None:
-        """Loads all groups; in a cluster those that it coordinates, whenever it does. Raises StorageError."""
+        """Loads all groups; in a cluster each group when it begins to coordinate it. Raises StorageError."""
         self.storage.begin()
         self._opened = True
         self._runtime.spawn(self.alarms.run)
@@ -89,7 +89,7 @@ class GroupCoordinator(ShareKeeper):
         self._runtime.stopping.subscribe(self._wake_all)
 
     def _take(self, groups: Mapping[str, StoredGroup]) -> None:
-        """Goes on with these, which this broker coordinates from now on."""
+        """Goes on with these groups, which this broker coordinates from now on."""
         for name, stored in groups.items():
             settings = unpack_settings(name, stored.settings)
             if settings.kind == "share":
@@ -150,8 +150,9 @@ class GroupCoordinator(ShareKeeper):
         """Deletes all groups' positions in a deleted topic. No new ones come meanwhile: a join or reset that waited for
         the disk finds that the topic is gone.
 
-        In a cluster it does not wait until that is committed. The caller follows the cluster: while it waited, this
-        broker would not learn that others lead what it writes to. What is left there names the topic's id."""
+        In a cluster it does not wait until that is committed. The caller is the task that follows the cluster: if it
+        waited, this broker would not learn that another one leads the partition that it writes to. A position that is
+        left there has the topic's id, so the next load can tell that it is stale."""
         writes: list[Later[None] | None] = []
         with trio.CancelScope(shield=True):
             for number, group in enumerate([*self._groups.values()], 1):
@@ -168,7 +169,7 @@ class GroupCoordinator(ShareKeeper):
 
     def _find_new_partitions(self) -> None:
         """Begins to give groups with members the partitions added to their topics, from the first event on. A member of
-        a topic that is made anew is told so: it takes no part in that one before it joins again."""
+        a topic that is made anew is told so: it takes no part in the new topic before it joins again."""
         self._looked = False
         self.distant.look()
         if not self._looking:
@@ -219,8 +220,8 @@ class GroupCoordinator(ShareKeeper):
             self._unused[name] = self.now_ms()
 
     def _check_room(self, group: Group | None, partitions: Iterable[GroupPartition], more: int = 0) -> None:
-        """Raises Overloaded when a position of `group` in each of these partitions, and so many `more`, would be too
-        many groups, or too many positions, and no other group gives way."""
+        """Raises Overloaded if there is no room for a position of `group` in each of these partitions and `more`
+        positions besides, and no other group gives way. `group`: None: it counts as a new group."""
         held = {} if group is None else group.shared
         more += sum((each.topic, each.index) not in held for each in partitions)
         while (refusal := self._refusal(group is None, more)) is not None:
@@ -237,7 +238,7 @@ class GroupCoordinator(ShareKeeper):
         return None
 
     def _gives_way(self, keep: Group | None) -> bool:
-        """Forgets the group that was unused for longest, if that is long enough; never `keep`, nor what it can't."""
+        """Forgets the group unused for longest, if for long enough; not `keep`, nor one that can't be deleted now."""
         long_ago = self.now_ms() - self._runtime.config.offsets_retention_ms
         for name, used in self._unused.items():
             if used > long_ago:
@@ -282,9 +283,9 @@ class GroupCoordinator(ShareKeeper):
         """A new member, once the group's first positions are durable.
 
         `start` counts for topics that the group has no position in; partitions that a known topic has gained are read
-        from their first event. `max_deliveries` and `dead_letter` are those of the topics in the group: the last of
-        its members that has joined for a topic decides.
-        Raises UnknownTopic, InvalidRequest, InvalidTopic, GroupFull, OffsetOutOfRange, WrongGroupKind, StorageError.
+        from their first event. `max_deliveries` and `dead_letter` count for these topics in the group: of its members,
+        the last that has joined for a topic decides. Raises UnknownTopic, InvalidRequest, InvalidTopic, GroupFull,
+        OffsetOutOfRange, WrongGroupKind, StorageError.
         """
         self._check_kind(name)
         wanted = tuple(dict.fromkeys(topics))
@@ -406,9 +407,9 @@ class GroupCoordinator(ShareKeeper):
     ) -> list[tuple[str, int, int, int]]:
         """Moves a group without members: (topic, partition, old floor, new floor) of each.
 
-        `topic` None: all that the group has a position in. An offset outside a log becomes its nearest end. `dry_run`
-        moves nothing, and may have members. Raises UnknownGroup, UnknownTopic, UnknownPartition, GroupNotEmpty,
-        StorageError.
+        `topic` None: all that the group has a position in. An offset outside a log becomes its nearest end. With
+        `dry_run` nothing is moved, and the group may have members. Raises UnknownGroup, UnknownTopic, UnknownPartition,
+        GroupNotEmpty, StorageError.
         """
         async with self._locks.of(name):
             targets: dict[tuple[str, GroupPartition], int] = {}

@@ -1,4 +1,5 @@
-"""Where native groups are kept: in the meta database of a broker that is alone. In a cluster: replicated.py."""
+"""Where native groups are kept. A broker that is alone keeps them in its meta database; for a cluster see
+replicated.py."""
 
 from __future__ import annotations
 
@@ -33,14 +34,16 @@ class GroupStorage(Protocol):
         """As `InternalTables.epoch`."""
 
     def check_here(self, name: str) -> None:
-        """Raises CoordinatorNotAvailable, CoordinatorLoading while this broker has not loaded what is kept of it."""
+        """Raises CoordinatorNotAvailable, CoordinatorLoading while this broker has not loaded what is kept of this
+        group."""
 
     def index_of(self, name: str) -> int:
-        """Which partition of the groups' topic a group belongs to. Others may be slower, or take no writes."""
+        """Which partition of the groups' topic a group belongs to. Other partitions may be slower, or take no
+        writes."""
 
     def put(self, group: str, settings: bytes | None, states: Mapping[At, bytes]) -> Later[None] | None:
         """Writes a group's settings (the first write of a group must have them) and the states given. Give the result
-        to `synced`. Raises StorageError; NotCoordinator, CoordinatorNotAvailable unless this broker keeps it."""
+        to `synced`. Raises StorageError; NotCoordinator, CoordinatorNotAvailable unless this broker keeps the group."""
 
     def delete(self, group: str) -> Later[None] | None:
         """As `put`."""
@@ -49,14 +52,14 @@ class GroupStorage(Protocol):
         """As `put`."""
 
     async def synced(self, writes: Iterable[Later[None] | None]) -> None:
-        """Returns once these writes are durable. Raises as `put`: then they may be, or not."""
+        """Returns once these writes are durable. Raises as `put`: then they may be durable, or not."""
 
     def written(self, name: str) -> Later[None]:
         """Resolved once all that was written of this group so far is durable; rejected if some of it is lost, or as
         `check_here`."""
 
     def is_sure(self, name: str) -> bool:
-        """Whether this broker keeps it, and no other can have taken its place."""
+        """Whether this broker keeps the group, and no other can have taken its place."""
 
     async def sure(self, name: str) -> None:
         """Returns once memory says only what is durable, and no other broker can have changed it. Raises
@@ -70,7 +73,7 @@ def parted(state: bytes) -> tuple[bytes, bytes]:
 
 
 def joined(lineage: bytes, state: bytes) -> bytes:
-    """What `parted` was given. Raises StorageError."""
+    """The packed state that `parted` was given. Raises StorageError."""
     try:
         found: bytes = msgpack.packb(whole_state(msgpack.unpackb(lineage), msgpack.unpackb(state)))
     except Exception as error:  # msgpack raises many kinds
@@ -100,8 +103,8 @@ class LocalGroups:
         return 0
 
     def put(self, group: str, settings: bytes | None, states: Mapping[At, bytes]) -> None:
-        # Nobody else writes these logs, so the next start finds a position without leader epochs. Earlier versions do
-        # not know them, and are not to refuse the folder.
+        # Without leader epochs: the next start does not need them, since nobody else writes these logs. Earlier
+        # versions do not know them, and would refuse the folder.
         self._store.put(group, settings, {at: parted(state)[1] for at, state in states.items()})
 
     def delete(self, group: str) -> None:

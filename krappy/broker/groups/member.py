@@ -22,7 +22,7 @@ MAX_BYTES = 16 << 20  # bytes of one answer; a single larger batch is still sent
 AT_ONCE = 2000  # ranges that are settled in one turn
 OVERLAPS = 8  # leader epochs under which one request may name the same offset
 
-Leased = tuple[str, int, int, int, int]  # and how often it has been delivered
+Leased = tuple[str, int, int, int, int]  # topic, partition, first and last offset, how often it was delivered
 
 
 class Member:
@@ -36,7 +36,7 @@ class Member:
         self.client = client
         self.named = topics
         self.topics = topics  # without those deleted since: one that is made anew is another topic
-        self.anew: str | None = None  # one of those, which is there again
+        self.anew: str | None = None  # a deleted topic whose name exists again
         self.lease_ms = lease_ms
         self.rules = rules  # that it wants for its topics
         self.closed = False
@@ -55,7 +55,7 @@ class Member:
         }
 
     def pay(self, payer: Payer) -> None:
-        """What is made for the group from now on counts in this one's quotas."""
+        """What is made for the group from now on counts in the quotas of this payer."""
         self.group.payer = payer
 
     def check(self) -> None:
@@ -78,7 +78,7 @@ class Member:
         max_wait_ms: int = 0,
         again: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
     ) -> GroupPolled:
-        """Leases the next events; waits up to `max_wait_ms` for some, and for `again` before it looks once more.
+        """Leases the next events. Waits up to `max_wait_ms` for some, and awaits `again()` before it looks once more.
         Raises UnknownTopic, StorageError."""
         group = self.group
         began = group.keeper.now_ms()
@@ -121,8 +121,8 @@ class Member:
     def ack(self, ranges: Ranges) -> Later[None]:
         """Settles events. The Later is set once that is durable.
 
-        Events that it does not hold, as another member has them now, nobody had them, or others have come in their
-        place, are named in a LeaseLost (`details["lost"]`); the rest is settled all the same. Raises InvalidRequest.
+        It may not hold some of the events: another member has them now, nobody had them, or other events have their
+        offsets. A LeaseLost names these (`details["lost"]`); the rest is settled all the same. Raises InvalidRequest.
         """
         lost: list[Range] = []
         asked: dict[SharedPartition, int] = {}  # how many events were unsettled
@@ -178,8 +178,9 @@ class Member:
             shared.leases.uncount(self.name, first, last)
 
     def unseen(self, told: Ranges, polls: int | None) -> list[Range]:
-        """What its client has not seen: what it told, and the last answer with events, if it did not get that. `polls`:
-        how many it has got; the broker may have sent one more."""
+        """The events that its client has not seen: those that the client names (`told`), and those of the last answer,
+        if the client did not get it. `polls`: how many answers with events the client has got; the broker may have sent
+        one more."""
         ranges = [(each[0], each[1], each[2], each[3]) for each in told]  # rows come as lists
         if polls is not None and polls < self._polls:
             ranges += [leased[:4] for leased in self._latest]
@@ -194,8 +195,8 @@ class Member:
         """Calls `settle`, which is one of the methods above, with a part of the ranges at a time, and `pause` after
         each. Returns when all of it is durable.
 
-        All is settled, also if the client leaves meanwhile: only then its leases go to others. Raises InvalidRequest,
-        having done nothing; LeaseLost, which names all that was lost.
+        All is settled, even if the client leaves meanwhile: its other leases go to others only after that. Raises
+        InvalidRequest before it has done anything; LeaseLost, which names all that was lost.
         """
         apart, lost = _apart(ranges), list[Range]()
         laters: list[Later[None]] = []

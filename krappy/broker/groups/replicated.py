@@ -1,10 +1,11 @@
-"""Native groups of a cluster: events of `__share_group_state`, each a key as `store/groups.py` has them. The value of a
-group's settings is what is stored of them alone; that of its state in a partition is the id of the topic, then the
-state. A state's leader epochs are in a header: brokers of earlier versions do not look at that, and leave it out. The
-leader of a group's partition coordinates the group; `coordinated/internal_tables.py` says from when to when.
+"""Native groups of a cluster: events of `__share_group_state`. The keys are those of `store/groups.py`. The value of a
+group's settings is the same as at a broker that is alone. The value of its state in a partition is the id of the topic,
+then the state. A state's leader epochs are in a header: brokers of earlier versions do not read that header, and do not
+write it. The leader of a group's partition coordinates the group; `coordinated/internal_tables.py` says from when to
+when.
 
 Another broker that takes a coordinator's place finds which events are settled, and how often the others were delivered.
-Nothing is leased there, as after a restart: members come to it, and events that were leased are delivered again.
+Nothing is leased there, as after a restart: members join there, and events that were leased are delivered again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Groups = dict[str, StoredGroup]
 
 class ReplicatedGroups(InternalTables[Groups]):
     """Implements `GroupStorage`. `loaded(groups)` is called with groups that this broker coordinates from now on, and
-    `unloaded(is_in)` when it forgets those for whose name `is_in` is true."""
+    `unloaded(is_in)` when it forgets the groups for whose name `is_in` is true."""
 
     keeps_epochs = True
 
@@ -80,7 +81,7 @@ class ReplicatedGroups(InternalTables[Groups]):
     def _rows_of(
         self, group: str, settings: bytes | None, states: Mapping[At, bytes], ids: Mapping[str, bytes]
     ) -> tuple[dict[bytes, bytes], dict[bytes, Headers]]:
-        """What to put, and its headers. `ids`: of topics. States in others are left out."""
+        """The rows to write, and their headers. `ids`: of topics, by name. States in other topics are left out."""
         puts: dict[bytes, bytes] = {}
         headers: dict[bytes, Headers] = {}
         for at, state in states.items():
@@ -116,7 +117,7 @@ class ReplicatedGroups(InternalTables[Groups]):
         return stored_groups((key, value if state_at(key) is None else value[ID:]) for key, value in there) | fresh
 
     def _readable_rows(self, table: InternalTable, rows: Rows) -> Rows:
-        """Settings that can be read, and states that can, of groups that have some."""
+        """The rows of settings that can be read, and of states that can be read and whose group has such settings."""
         settings: dict[str, SharedSettings] = {}
 
         def group(key: bytes, value: bytes, headers: Headers) -> Row:

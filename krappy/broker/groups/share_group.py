@@ -1,12 +1,12 @@
 """The leases of one of Kafka's share groups (KIP-932) on the partitions that this broker leads, and its share sessions.
 
-They are leases as of native groups, by other rules: a record that was delivered as often as is allowed is settled, and
-goes to no dead-letter topic; and only who holds a record may acknowledge it.
+They are leases as in native groups, with other rules: a record that was delivered as often as is allowed is settled,
+and goes to no dead-letter topic; and only who holds a record may acknowledge it.
 
-Another broker may keep the states. So this one has them while the group has a session here, and it leads the partition
-in the leader epoch in which it has read them. What it acknowledges is written by share_writer.py.
+Another broker may keep the states. This broker has them while the group has a session here, and while it leads the
+partition in the leader epoch in which it has read them. What it acknowledges is written by share_writer.py.
 
-One who finds nothing waits in line, as in a native group: an event costs one wake-up, however many wait.
+A member that finds nothing waits in line, as in a native group: an event costs one wake-up, however many wait.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ AT_ONCE = 500  # acknowledgements that are taken in one turn
 
 
 class LeasedPartition(SharedPartition):
-    """A partition in one share group, as its leader has it in one leader epoch. `lost`: why it has it no more.
-    `begins`: nothing was kept of it when it was read."""
+    """A partition in one share group, as its leader has it in one leader epoch. `lost`: why this broker does not have
+    it any more. `begins`: nothing was kept of it when its state was read."""
 
     group: ShareLeases
     partition: Partition
@@ -118,7 +118,8 @@ class _Waiter:
 
 
 class ShareLeases(Owner):
-    """`end(group, why)`: called when it has no session any more and all is written (None), or was deleted."""
+    """`end(group, why)`: called when the group has no session any more and all is written (`why` is None), or when it
+    was deleted."""
 
     shared: dict[At, LeasedPartition]  # type: ignore[assignment]
 
@@ -136,7 +137,7 @@ class ShareLeases(Owner):
         self.rules = rules
         self.settings = SharedSettings(KIND, max_deliveries=rules.max_deliveries)
         self.shared = {}
-        self.away: dict[At, Sequence[int]] = {}  # there is none: another broker keeps that
+        self.away: dict[At, Sequence[int]] = {}  # always empty: the states are kept elsewhere
         self.sessions: dict[str, ShareSession] = {}
         self.gone = False
         self.ended: KrappyError | None = None
@@ -157,7 +158,7 @@ class ShareLeases(Owner):
         return shared
 
     def lose(self, shared: LeasedPartition, why: KrappyError) -> None:
-        """This broker has not got it any more."""
+        """This broker does not have `shared` any more."""
         if shared.lost is not None:
             return
         shared.lost, shared.gone = why, True
@@ -212,7 +213,7 @@ class ShareLeases(Owner):
         return [*removed]
 
     def end(self, why: KrappyError) -> None:
-        """It is here no more: it has no session, or it was deleted."""
+        """The group is not here any more: it has no session, or it was deleted."""
         self.gone, self.ended = True, why
         for session in [*self.sessions.values()]:
             session.closed = True
@@ -258,8 +259,8 @@ class ShareLeases(Owner):
         return session
 
     def close_session(self, session: ShareSession, *, seen: bool) -> None:
-        """Releases what the member has acquired. `seen`: it may have worked on that, as one that has died; else that
-        delivery does not count."""
+        """Releases what the member has acquired. `seen`: the member may have worked on these records, like one that has
+        died. If not, their delivery does not count."""
         if session.closed:
             return
         session.closed = True
@@ -279,11 +280,11 @@ class ShareLeases(Owner):
     # --- acknowledging
 
     def acknowledge(self, session: ShareSession, shared: LeasedPartition, acks: Sequence[Ack]) -> Iterator[None]:
-        """Takes a partition's acknowledgements, all or none; yields after some, so that others have their turn. Those
-        of records that were deleted from the log's start do nothing, as in Kafka. `durable` tells when they are. Raises
-        Refused before it takes any: INVALID_RECORD_STATE if the member does not hold a record, INVALID_REQUEST;
-        NotLeader. Raises them later, too, for those that it has not taken yet, if the member has lost a record while
-        others had their turn."""
+        """Takes a partition's acknowledgements, all or none; yields after some, so that others have their turn.
+        Acknowledgements of records that were deleted from the log's start do nothing, as in Kafka. `durable` tells when
+        they are durable. Raises Refused before it takes any: INVALID_RECORD_STATE if the member does not hold a record,
+        INVALID_REQUEST; NotLeader. Raises these errors later, too, for the acknowledgements that it has not taken yet,
+        if the member has lost a record while others had their turn."""
         acks = self._held(session, shared, acks)
         for first in range(0, len(acks), AT_ONCE):
             some = acks[first : first + AT_ONCE]
@@ -295,7 +296,8 @@ class ShareLeases(Owner):
         self.stir(shared)
 
     def _held(self, session: ShareSession, shared: LeasedPartition, acks: Sequence[Ack]) -> list[Ack]:
-        """Those of records that the log still has. Raises as `acknowledge` unless all of them may be taken now."""
+        """The acknowledgements of records that the log still has. Raises as `acknowledge` unless all of them may be
+        taken now."""
         if not shared.stands:
             raise shared.lost or shared.partition.deposed()
         if session.closed:
@@ -332,8 +334,8 @@ class ShareLeases(Owner):
     # --- acquiring
 
     async def until_some(self, session: ShareSession, wait_ms: int, ready: Callable[[], bool]) -> bool:
-        """Waits until the session may acquire something, up to `wait_ms`. False: it can't. It ends, too, when a
-        partition is lost, and when `ready()`, which is asked again whenever ACLs have changed."""
+        """Waits up to `wait_ms` until the session may acquire something. Returns whether it may. Returns False earlier
+        if a partition is lost, or if `ready()` is true; this is asked again whenever ACLs have changed."""
         deadline = trio.current_time() + wait_ms / 1000
         parts = session.open_parts
         while not (session.closed or self.keeper.stopped):
@@ -345,7 +347,7 @@ class ShareLeases(Owner):
             left = deadline - trio.current_time()
             if left <= 0:
                 return False
-            # Nobody tells when this broker may lease again.
+            # Nothing wakes this task when this broker may lease again.
             await self._wait(frozenset(parts), left if all(shared.is_sure for shared in parts) else min(left, LOOK_S))
         return False
 

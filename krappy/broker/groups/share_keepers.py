@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from krappy.broker.groups.share_states import ShareStates
     from krappy.broker.runtime import Runtime
 
-UNKNOWN = -1  # the end of a log
-LATEST = -1  # the time that asks for it
+UNKNOWN = -1  # as the end of a log
+LATEST = -1  # as a time: asks for the end of a log
 
 
 class ShareKeepers:
@@ -34,7 +34,7 @@ class ShareKeepers:
         self._peers, self._keeper = peers, keeper
 
     def _at(self, name: str) -> tuple[int, LogPeersPort | None]:
-        """The broker to ask, and by whom; None: it is this one."""
+        """(the id of the broker to ask, the peers to ask it through). None instead of peers: it is this broker."""
         if self._peers is None:
             return self._broker, None
         keeper = self._keeper(name)
@@ -65,8 +65,8 @@ class ShareKeepers:
         return await (self.own.write(name, states).wait() if peers is None else peers.write(keeper, name, states))
 
     async def end(self, at: TopicPartition, committed: bool) -> int:
-        """Before this offset a group may read; UNKNOWN: no broker tells. `committed`: only committed events. Another
-        broker is asked for the end of these in any case."""
+        """A group may read the events before this offset; UNKNOWN if no broker tells it. `committed`: the group reads
+        only committed transactions. Another broker always gives the end for such groups."""
         topic = self._runtime.topics.get(at.topic)
         held = None if topic is None else topic.local.get(at.partition)
         if held is not None and (self._peers is None or held.role is Role.LEADER):

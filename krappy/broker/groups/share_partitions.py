@@ -1,7 +1,7 @@
 """All share groups' leases at this broker (KIP-932), and the share sessions of its connections.
 
-The members of a share group, and what they are assigned, are the coordinator's (kafka_groups/share.py). What is here is
-of the leader of the partitions: a group begins to read a partition with the first ShareFetch for it.
+The coordinator has the members of a share group, and what they are assigned (kafka_groups/share.py). The leader of a
+partition has what is here: a group begins to read a partition with the first ShareFetch for it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class SharePartitions:
         return group
 
     def _end(self, group: ShareLeases, why: KrappyError | None = None) -> None:
-        """The group is here no more. `why`: None: it has no session."""
+        """The group is not here any more. `why`: None: it has no session."""
         if self._groups.get(group.name) is group:
             del self._groups[group.name]
             self._keeper.held_positions -= 1
@@ -93,8 +93,8 @@ class SharePartitions:
 
     async def open(self, group: ShareLeases, partitions: Mapping[PartitionId, Partition]) -> dict[PartitionId, Opened]:
         """The group's leases in these partitions, which this broker leads. Where the group has not begun to read, it
-        begins, durably. For a partition: UnknownTopic, NotLeader, StorageError. Raises Refused, GROUP_ID_NOT_FOUND;
-        CoordinatorNotAvailable, NotCoordinator, Overloaded."""
+        begins, durably. A partition that fails has its error instead: UnknownTopic, NotLeader, StorageError. Raises
+        Refused, GROUP_ID_NOT_FOUND; CoordinatorNotAvailable, NotCoordinator, Overloaded."""
         opened: dict[PartitionId, Opened] = {}
         async with self._locks.of(group.name):
             epochs = {id: partition.epoch for id, partition in partitions.items()}
@@ -140,7 +140,7 @@ class SharePartitions:
         shared = group.add(partition, id, state, leases)
         shared.begins = not state.leases
         shared.trim()
-        if shared.begins or leases.dead:  # a broker that was killed did not settle those
+        if shared.begins or leases.dead:  # a broker that was killed did not settle its dead events
             shared.changed()
         return shared
 

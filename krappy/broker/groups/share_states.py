@@ -1,9 +1,9 @@
 """What is kept of share groups (KIP-932), and who may change it: the group's coordinator, and the leader of each
-partition. It is kept where native groups are, by the broker that would coordinate a native group of the name. So that
-broker sees that a name is of one kind of group only.
+partition. It is kept where native groups are, by the broker that would coordinate a native group of the name. So this
+broker can see to it that a name belongs to one kind of group only.
 
-This is the share coordinator of KIP-932. Unlike Kafka's, it is found by the group alone, each write has the whole state
-of a partition, as native groups' writes have, and a state epoch is a new number, not the next.
+This is the share coordinator of KIP-932. It differs from Kafka's: it is found by the group alone; each write has the
+whole state of a partition, as for native groups; and a new state epoch is a random number, not the next one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Row(NamedTuple):
 
 class ShareStates:
     """Implements `ShareStatesPort`. Its methods raise as `GroupStorage.check_here`, too. `deleted(name)`: called when a
-    group was deleted, for who has it at this broker."""
+    group was deleted, so that its leases at this broker end."""
 
     def __init__(self, runtime: Runtime, keeper: GroupKeeper, storage: GroupStorage) -> None:
         self._runtime, self._keeper, self._storage = runtime, keeper, storage
@@ -153,7 +153,8 @@ class ShareStates:
         return found
 
     def positions(self, name: str) -> Iterator[tuple[At, int, int]]:
-        """(where, start, how many events behind it are settled), as memory has it; nothing of what others keep."""
+        """(where, start, how many events behind it are settled), as memory has it; nothing for a group that another
+        broker keeps."""
         for at, row in sorted(self._groups.get(name, {}).items()):
             state = _unpacked(name, at, row.packed)
             if state.leases:
@@ -179,7 +180,7 @@ class ShareStates:
                     raise CoordinatorNotAvailable("the states are too large for one answer: ask for this one again")
                 if at in changed:
                     _, state = changed[at]
-                elif row is None or row.topic_id != id.topic_id:  # the topic has gained it
+                elif row is None or row.topic_id != id.topic_id:  # the topic has gained this partition
                     self._keeper.check_share_room()
                     state = _at_offset(0)
                 else:
@@ -188,7 +189,7 @@ class ShareStates:
             except KrappyError as error:
                 found[id] = error
                 continue
-            if leader_epoch != state.leader_epoch:  # leaders of before may not write any more
+            if leader_epoch != state.leader_epoch:  # earlier leaders may not write any more
                 state = state._replace(leader_epoch=leader_epoch)
                 changed[at] = id.topic_id, state
             found[id] = state
@@ -267,7 +268,7 @@ def _at_offset(offset: int) -> ShareState:
 
 
 def _new_epoch() -> int:
-    """A number that no state had before, as good as surely."""
+    """A random number: almost certainly no state had it before."""
     return random.randrange(1, 2**31)
 
 

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 PATIENCE_S = 20.0  # for a write; then who waits for it gets an error
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # after a write that failed
 AT_ONCE = 200  # partitions in one request
-RUNS = 4_000  # of leases in one request; more go alone
+RUNS = 4_000  # of leases in one request; a state with more goes alone
 
 
 class _Waiting:
-    """One who waits until these versions of the states are durable."""
+    """A caller that waits until these versions of the states are durable."""
 
     def __init__(self, versions: dict[LeasedPartition, int]) -> None:
         self.versions = versions
@@ -62,15 +62,16 @@ class ShareWriter:
             self._runtime.spawn(self._run)
 
     def durable(self, states: Iterable[LeasedPartition]) -> Later[Mapping[LeasedPartition, KrappyError]]:
-        """A Later that is set once these states, as they are now, are durable. It has those that may be, or not, and
-        why: CoordinatorNotAvailable when it takes too long; another error when another broker may have it by now."""
+        """A Later that is set once these states, as they are now, are durable. Its value has the states that may not be
+        durable, and why: CoordinatorNotAvailable if it takes too long; another error if another broker may lead the
+        partition by now."""
         waiting = _Waiting({shared: shared.version for shared in states})
         self._waiting.append(waiting)
         self.settle()
         return waiting.later
 
     def settle(self) -> None:
-        """Tells those who wait what has become of it."""
+        """Answers those who wait, once all their states are durable or lost."""
         left = []
         for each in self._waiting:
             for shared, version in [*each.versions.items()]:
@@ -126,7 +127,7 @@ class ShareWriter:
             each.later.resolve(each.errors | dict.fromkeys(each.versions, CoordinatorNotAvailable(text)))
 
     async def _write(self, some: list[LeasedPartition]) -> KrappyError | None:
-        """Gives the error after which it is to be tried again."""
+        """Returns the error if the write is to be tried again."""
         if not some:
             return None
         states = {shared.id: (shared, shared.version, shared.state()) for shared in some}
@@ -144,6 +145,6 @@ class ShareWriter:
                 shared.durable = version
             elif isinstance(why, Refused):
                 self._group.lose(shared, shared.fenced(why))
-            else:  # that broker does not know the topic yet, or it was deleted, which this one will learn
+            else:  # that broker does not know the topic yet, or the topic was deleted, which this one will learn
                 again = why
         return again

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from krappy.broker.groups.distant import GroupPartition
     from krappy.broker.partition.partition import Partition
 
-LOOK_S = 0.5  # how often those who wait look whether this broker is sure again that it may lease
+LOOK_S = 0.5  # seconds between a waiter's looks whether this broker is sure again that it may lease
 
 
 class DeadLetterRules(NamedTuple):
@@ -35,9 +35,9 @@ class DeadLetterRules(NamedTuple):
 
 
 class SharedSettings(NamedTuple):
-    """What is stored of a group beside its states. `kind`: "shared", or "positions" when only Commit made it; "share":
-    of Kafka's. `topics`: of those whose rules are not those of `max_deliveries` and `dead_letter`, which count for all
-    others."""
+    """What is stored of a group beside its states. `kind`: "shared"; "positions" if only Commit has made it; "share"
+    for a share group of Kafka's. `topics`: the topics with other rules; `max_deliveries` and `dead_letter` count for
+    all other topics."""
 
     kind: str = "shared"
     order: str = "none"
@@ -49,7 +49,7 @@ class SharedSettings(NamedTuple):
         return self.topics.get(topic) or DeadLetterRules(self.max_deliveries, self.dead_letter)
 
     def with_rules(self, changed: Mapping[str, DeadLetterRules], held: Iterable[str]) -> SharedSettings:
-        """With these rules of topics, and for the other ones that are held those of before."""
+        """These settings with `changed` rules of topics. The other topics in `held` keep their rules."""
         every = {**{topic: self.rules(topic) for topic in held}, **changed}
         most = Counter(every.values()).most_common(1)[0][0] if every else DeadLetterRules()
         others = {topic: rules for topic, rules in every.items() if rules != most}
@@ -57,7 +57,7 @@ class SharedSettings(NamedTuple):
 
     def packed(self) -> bytes:
         fields: dict[str, Any] = {**self._asdict(), "topics": dict(self.topics)}
-        if not self.topics:  # earlier versions do not know it
+        if not self.topics:  # earlier versions do not know this field
             del fields["topics"]
         return bytes(msgpack.packb(fields))
 
@@ -73,10 +73,10 @@ class SharedSettings(NamedTuple):
 
 
 class Owner(Protocol):
-    """The group that has the partition. `away`: what is kept of partitions that this broker has not. `payer`: for whom
-    its dead-letter topics are made. `keeps_epochs`: as of its storage. `still_here`: no other broker can have taken
-    this one's place as its coordinator. `is_sure`: events may be leased; without an order that may be, too, if it is
-    not still here."""
+    """The group that has the partition. `away`: the kept states of partitions that this broker does not have. `payer`:
+    who pays for its dead-letter topics. `keeps_epochs`: as in its storage. `still_here`: no other broker can have taken
+    this one's place as its coordinator. `is_sure`: events may be leased; in a group without an order they may be leased
+    even if `still_here` is false."""
 
     name: str
     settings: SharedSettings
@@ -101,9 +101,10 @@ class Owner(Protocol):
 class SharedPartition:
     """One partition in one group. `committed` False: events of open and aborted transactions are leased, too.
 
-    Before anything is leased the position is found in the log: if that has other events before it than the group has
-    read, the group goes back to where they part. That counts for the log as it was then (`log`); after an election, or
-    once this broker's log was cut, the position is looked for anew. What was read before that is not used."""
+    Before anything is leased the position is found in the log: if the log has other events before the position than the
+    group has read, the group goes back to where the two part. This counts for the log as it was then (`log`). After an
+    election, or once this broker's log was cut, the position is looked for anew, and what was read before is not
+    used."""
 
     def __init__(self, group: Owner, partition: GroupPartition, leases: Leases) -> None:
         self.group = group
@@ -121,8 +122,8 @@ class SharedPartition:
 
     @property
     def _history(self) -> object:
-        """What events the log has before its end. A leader appends only; this broker's log is cut where another one
-        leads."""
+        """Stays the same as long as the log only grows. A leader only appends; the log of a broker that does not lead
+        may be cut."""
         partition = self.partition
         if isinstance(partition, DistantPartition):
             return partition.leader_epoch
@@ -130,9 +131,9 @@ class SharedPartition:
 
     @property
     def log(self) -> object:
-        """The log as it is now, if it has before the position what the group has read; None: that is not known. What
-        was read before this changed may have events that the log lacks now: compaction has removed them, or an unclean
-        election."""
+        """Stands for the log as it is now, if the log has before the position what the group has read; None if that is
+        not known. What was read before this changed may have events that the log lacks now, since compaction or an
+        unclean election has removed them."""
         if not self.is_found:
             return None
         partition = self.partition
@@ -144,7 +145,7 @@ class SharedPartition:
         return self._found is not None and self._found == self._history
 
     def move(self, partition: GroupPartition) -> None:
-        """The same partition is elsewhere now: this broker has a replica of it, or has it no more."""
+        """The same partition is elsewhere now: this broker has got a replica of it, or has lost it."""
         heard = self.moved in self.partition.moved
         self.partition.moved.unsubscribe(self.moved)
         self.partition, self._found = partition, None
@@ -173,8 +174,8 @@ class SharedPartition:
         return await read_uncommitted(partition, offset, max_bytes, max_records)
 
     def with_epochs(self, log: LogSlice) -> LogSlice:
-        """What was read, of the log as it is now, with the leader epochs that this broker's log has there, if it is
-        here: no checksum covers those of a batch, and a damaged one would be taken for another history."""
+        """What was read from the log as it is now. If this broker has the log, the leader epochs are those that it
+        knows: no checksum covers the leader epoch in a batch, and a damaged one would be taken for another history."""
         if isinstance(self.partition, DistantPartition):
             return log
         return log._replace(epochs=self.partition.epochs.kept(log.start, log.end))
@@ -233,8 +234,8 @@ class SharedPartition:
             if partition.gone is not None:
                 raise partition.gone
             if not isinstance(partition, DistantPartition):
-                # The replica here has no event of the group's last epoch. Those may be lost, or come yet; or they were
-                # removed before it was copied.
+                # The replica here has no event of the group's last leader epoch. These events may be lost, or still to
+                # come, or they were removed before the replica was copied.
                 led = self.group.as_led(self)
                 if led is None:
                     raise NotLeader(f"{partition}: nobody knows whether it has all that the group has read")
@@ -256,7 +257,8 @@ class SharedPartition:
             self.trim()
 
     def _goes_back(self, told: tuple[int, int]) -> bool:
-        """`told`: as for `Lineage.parts`. True: the log parts from what was read, and the position is there now."""
+        """`told`: as for `Lineage.parts`. True if the log parts from what was read. Then the position has gone back to
+        where they part."""
         end = self.leases.lineage.parts(told, self.leases.frontier)
         if end is None:
             return False
@@ -288,7 +290,7 @@ class SharedPartition:
         self.trim()
         leases, end = self.leases, self.end
         if isinstance(self.partition, DistantPartition) and not self.partition.moved.is_heard:
-            end = -1  # nobody tells of it now
+            end = -1  # nobody asks its leader now
         return {
             "topic": self.at[0],
             "partition": self.at[1],
