@@ -27,15 +27,15 @@ class Admin:
     def list_groups(self) -> Iterator[Listed]:
         """Every group that this broker coordinates, native ones too. Groups may be created and deleted during the
         iteration. Raises CoordinatorLoading while some are not loaded. As in Kafka, groups that nobody coordinates are
-        in no broker's list: a partition without a leader keeps nobody from being told of the others."""
+        in no broker's list: the others are listed though a partition has no leader."""
         if self._owner.store.loading or self._owner.natives.storage.loading:
             raise CoordinatorLoading("this broker has not loaded all the groups yet that it coordinates; ask again")
         return self._listed()
 
     def epoch(self) -> int:
-        """A number that rises whenever another broker coordinates some groups, as far as this one knows. Brokers that
-        give the same one have each group once between them. Raises CoordinatorLoading while this broker has not loaded
-        all that it coordinates, CoordinatorNotAvailable while nobody coordinates some groups."""
+        """A number that rises whenever another broker begins to coordinate some groups, as far as this broker knows. If
+        all brokers give the same number, each group is coordinated by one of them. Raises CoordinatorLoading while this
+        broker has not loaded all that it coordinates, CoordinatorNotAvailable while nobody coordinates some groups."""
         return self._owner.store.epoch + self._owner.natives.storage.epoch
 
     def _listed(self) -> Iterator[Listed]:

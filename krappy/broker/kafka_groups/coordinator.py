@@ -1,7 +1,7 @@
 """All Kafka groups of the broker: their names, the requests of their members, and what is stored of them.
 
-A broker that is alone coordinates all groups; one of a cluster those whose partition of `__consumer_offsets` it leads
-(replicated.py).
+A broker that is alone coordinates all groups. A broker of a cluster coordinates the groups whose partition of
+`__consumer_offsets` it leads (replicated.py).
 
 Everything happens on the event loop, one request at a time. A JoinGroup or SyncGroup that waits for other members is a
 `Later`: a small object, no task. One heap of alarms has the timers of all groups. What an answer promises is on disk
@@ -82,10 +82,10 @@ class KafkaGroups(GroupRegistry):
     # --- life
 
     async def open(self) -> None:
-        """Loads all groups; in a cluster those that it coordinates, whenever it does. Raises StorageError for a state
+        """Loads all groups; in a cluster each group when it begins to coordinate it. Raises StorageError for a state
         that can't be read."""
         self.store.begin()
-        for signal in (self.runtime.topics.changed, *self.runtime.authorizer.signals):  # ACLs: what patterns may match
+        for signal in (self.runtime.topics.changed, *self.runtime.authorizer.signals):  # ACLs limit what patterns match
             signal.subscribe(self.forget_topics)
         self.runtime.stopping.subscribe(self._answer_all)
         self.runtime.spawn(self._alarms.run)
@@ -284,7 +284,7 @@ class KafkaGroups(GroupRegistry):
             membership = ModernGroup(self.settings.rules(name))
             membership.epoch = membership.target_epoch = classic.generation
         else:
-            check_beat(beat)  # an invalid heartbeat turns no group
+            check_beat(beat)  # an invalid heartbeat must not convert the group
             if beat.regex:
                 NameRegex(beat.regex)
             self.learn_special(classic.topics() or ())
@@ -341,7 +341,7 @@ class KafkaGroups(GroupRegistry):
         return failed
 
     def _reply(self, name: str, answers: Sequence[tuple[Later[Any], Any]]) -> None:
-        """Answers once all that the answers can tell of the group is durable."""
+        """Gives the answers once all that they can say of the group is durable."""
         if answers and self.store.is_behind(name):
             self.runtime.spawn(self._resolve_written, name, answers)
             return
@@ -412,7 +412,7 @@ class KafkaGroups(GroupRegistry):
 
 
 def _answer(group: KafkaGroup, fault: Fault) -> None:
-    """Answers the group's waiting members with this."""
+    """Answers the group's waiting members with this fault."""
     if isinstance(group.membership, ClassicGroup):
         for member in group.membership.members.values():
             for later, answer in ((member.join, Joined(fault, member.id)), (member.sync, SyncAnswer(fault))):

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class GroupsElsewhere:
-    """Implements `KafkaGroupsPort`, with its `offsets`, `admin` and `share`. Settings of groups are the cluster's, so
-    those are there."""
+    """Implements `KafkaGroupsPort`, with its `offsets`, `admin` and `share`. Settings of groups belong to the cluster,
+    so these can be read here."""
 
     def __init__(self, own: KafkaGroups, why: KrappyError) -> None:
         """`why`: NotCoordinator or CoordinatorNotAvailable."""

@@ -1,4 +1,5 @@
-"""Where Kafka groups are kept: in the meta database of a broker that is alone. In a cluster: replicated.py."""
+"""Where Kafka groups are kept. A broker that is alone keeps them in its meta database; for a cluster see
+replicated.py."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class Keeper(Protocol):
-    """A write is all or nothing, and in the order of the calls. It is durable once a `written` that was asked for
-    behind it is resolved."""
+    """A write is made whole or not at all, and in the order of the calls. It is durable once a `written` that was
+    called after it is resolved."""
 
     def begin(self) -> None:
         """Loads what is kept. Raises StorageError for what it can't read."""
@@ -28,8 +29,8 @@ class Keeper(Protocol):
         """As `InternalTables.epoch`."""
 
     def is_behind(self, group: str) -> bool:
-        """Whether some of what was written of this group may not be durable yet: who tells of it waits for `written`.
-        Also true where another broker keeps the group."""
+        """Whether some of what was written of this group may not be durable yet: an answer that tells it waits for
+        `written`. Also true if another broker keeps the group."""
 
     def write(self, change: GroupChange) -> None:
         """Raises StorageError, and NotCoordinator, CoordinatorNotAvailable where another broker keeps the group; then

@@ -69,8 +69,8 @@ class NativeView:
         }
 
     def _shared(self, name: str) -> dict[At, PositionFacts]:
-        """Where a share group is, as far as this broker knows without asking others: what it keeps, and what it
-        leads."""
+        """A share group's positions, as far as this broker knows without asking others: those that it keeps, and those
+        of the partitions that it leads."""
         natives = self._owner.natives
         kept = {at: self._position(at, start, complete) for at, start, complete in natives.keepers.own.positions(name)}
         return {**kept, **natives.shares.describe(name)}

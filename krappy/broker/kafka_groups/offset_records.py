@@ -1,8 +1,8 @@
 """Committed offsets of a cluster as Kafka's records: OffsetCommitKey and OffsetCommitValue.
 
-A value has version 3, or 1 if the client said when the offset lapses: only version 1 has a field for that. It has none
-for the leader epoch, which such clients do not know. Version 4 has one for the topic's id, but Burrow and others that
-watch groups do not read it. So the id is a header of the record.
+A value has version 3, or 1 if the client said when the offset lapses: only version 1 has a field for that. Version 1
+has no field for the leader epoch, which such clients do not know. Version 4 has a field for the topic's id, but tools
+that watch groups, such as Burrow, can't read it. So the id is a header of the record.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def record_of(offset: Offset) -> tuple[bytes, Headers]:
 def add_offset_rows(
     group: str, offsets: Mapping[At, Offset | None], puts: dict[bytes, bytes], deletes: list[bytes]
 ) -> AllHeaders:
-    """Adds to what is put and deleted. None: the offset goes. Gives the headers of what is put."""
+    """Adds these offsets to what is put and deleted. None: the offset is deleted. Gives the headers of what is put."""
     headers: AllHeaders = {}
     for at, offset in offsets.items():
         key = key_of_offset(group, at)

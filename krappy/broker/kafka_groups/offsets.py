@@ -1,8 +1,8 @@
 """The offsets of Kafka's groups: committed, staged by transactions, fetched, and forgotten after a while.
 
 A commit is acknowledged when it is on disk. Commits that arrive together share a sync. Retention (KIP-211): an offset
-is forgotten `offsets_retention_ms` after its group became empty, or after its commit, whichever is later; in a
-group with members only if they do not subscribe to its topic.
+is forgotten `offsets_retention_ms` after its group became empty, or after its commit, whichever is later; in a group
+with members only if none of them subscribes to its topic.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class KafkaOffsets:
         """As `commit_later`, by a member that `check` lets commit."""
         group = self.check(name, member_id, generation, instance_id, version=version)
         later = self.commit_later(group, offsets)
-        if generation < 0 and not member_id:  # a tool, or one who reads without the group's members
+        if generation < 0 and not member_id:  # a tool, or a consumer that has not joined the group
             told = ((topic, index, offset.offset) for (topic, index), offset in offsets.items())
             self._runtime.audit.moved(name, (), told, often=True)
         return later
@@ -210,7 +210,7 @@ class KafkaOffsets:
         group = self._owner.find(name)
         topics = set() if group.membership.empty else group.membership.topics()
         faults: dict[At, Fault] = {}
-        gone: list[tuple[str, int, int]] = []  # with its offset
+        gone: list[tuple[str, int, int]] = []  # (topic, partition, offset)
         for at in wanted:
             if not self._exists(at):
                 faults[at] = Fault.UNKNOWN_TOPIC_OR_PARTITION
@@ -238,8 +238,8 @@ class KafkaOffsets:
                 del group.pending[producer_id]
 
     async def forget_topic(self, topic: str, id: bytes) -> None:
-        """Deletes all positions in a deleted topic; those in another one that has its name now stay. As it is gone, no
-        new ones come meanwhile. Raises StorageError."""
+        """Deletes all positions in a deleted topic. Positions in a new topic of the same name stay. No new ones come
+        meanwhile, since the topic is gone. Raises StorageError."""
 
         def of_it(at: At, offset: Offset) -> bool:
             return topic in (at[0], self._runtime.topics.table_of(at[0])) and offset.topic_id in (b"", id)

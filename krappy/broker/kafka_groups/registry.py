@@ -126,7 +126,7 @@ class GroupRegistry:
         return self.groups.get(name)
 
     def any(self, name: str) -> KafkaGroup | None:
-        """Of any kind."""
+        """The group of this name, of any kind."""
         return self.groups.get(name) or self.shares.get(name)
 
     def add(self, group: KafkaGroup) -> None:

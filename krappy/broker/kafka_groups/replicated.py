@@ -1,13 +1,13 @@
-"""Kafka groups of a cluster: events of `__consumer_offsets`, each a key and a value as `store/group_offsets.py` has
-them; committed offsets are Kafka's records (`offset_records.py`). So a group's state is what the views of that topic
-say, on each of its replicas.
+"""Kafka groups of a cluster: events of `__consumer_offsets`. Their keys and values are those of
+`store/group_offsets.py`, but committed offsets are Kafka's records (`offset_records.py`). So the view of that topic has
+a group's state, on each of its replicas.
 
 The leader of a group's partition coordinates the group; `coordinated/internal_tables.py` says from when to when.
 
-Brokers of earlier versions kept committed offsets under `ko/` there, too, and can't coordinate by a partition that has
-records. So as long as some broker does not know records (`OFFSET_RECORDS`), leaders write as these do. Then each leader
-loads its partitions anew, and replaces what is under `ko/`: the record and the tombstone of the old key are in one
-batch, so each offset is there in one of the two forms, whenever this is interrupted.
+Brokers of earlier versions kept committed offsets there, too, but under `ko/`, and can't coordinate groups of a
+partition that has records. So as long as some broker does not know records (`OFFSET_RECORDS`), leaders write the old
+form. Then each leader loads its partitions anew, and replaces what is under `ko/`: the record and the tombstone of the
+old key are in one batch, so whenever this is interrupted, each offset is there in one of the two forms.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ AT_ONCE = 500  # offsets that are replaced by one batch: it has room for as many
 
 class ReplicatedKeeper(InternalTables[Groups]):
     """Implements `Keeper`. `loaded(groups)` is called with groups that this broker coordinates from now on, and
-    `unloaded(is_in)` when it forgets those for whose name `is_in` is true."""
+    `unloaded(is_in)` when it forgets the groups for whose name `is_in` is true."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class ReplicatedKeeper(InternalTables[Groups]):
             self._with_records.discard(index)
 
         def is_there(name: str) -> bool:
-            """Whether all of a group is."""
+            """Whether all of a group is there."""
             return name in groups and groups[name].head is not None
 
         async def write(name: str, kept: KeptGroup) -> None:
@@ -115,7 +115,7 @@ class ReplicatedKeeper(InternalTables[Groups]):
         return puts, deletes, add_offset_rows(change.group, change.offsets, puts, deletes)
 
     def _may_write_records(self, table: InternalTable) -> bool:
-        """Whether no broker would be lost with records, and old offsets can be replaced now."""
+        """Whether all brokers can read records, and old offsets can be replaced now."""
         return self._runtime.image.level(OFFSET_RECORDS) > 0 and table.partition.replicas.enough
 
     async def _replace(self, table: InternalTable, old: Mapping[str, list[At]], groups: Groups) -> None:

@@ -1,7 +1,7 @@
 """Settings of single Kafka groups (GROUP resources of KIP-848): their session timeout and heartbeat interval; and of
 share groups (KIP-932), how they read.
 
-What is not set for a group is as the broker has it for all groups. A group need not exist to have settings.
+What is not set for a group is what the broker has for all groups. A group need not exist to have settings.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ class GroupSettings:
 
     @property
     def _held(self) -> Mapping[str, Mapping[str, str]]:
-        """What is set, by group, as the cluster has it: another broker may have changed it."""
+        """What is set in the cluster, by group: another broker may have changed it."""
         return self._runtime.image.configs.get(GROUP_CONFIG, {})
 
     def _look(self) -> None:
-        """Has members stay by the settings that are in force now."""
+        """Gives groups with members the rules that are in force now."""
         before, self._seen = self._seen, self._held
         if before is self._seen:
             return
@@ -110,7 +110,7 @@ class GroupSettings:
         return int(self.held(group).get(name, self.known[name].default))
 
     def rules(self, group: str, kind: str = "consumer") -> ModernRules:
-        """Of the membership of a group."""
+        """The rules for the membership of a group."""
         if kind == ShareGroup.kind:
             return ModernRules(self._number(group, SHARE_SESSION), self._config.group_share_max_size)
         return ModernRules(self._number(group, SESSION), self._config.group_max_members)
@@ -131,7 +131,7 @@ class GroupSettings:
         )
 
     def check(self, group: str, changes: Mapping[str, Given]) -> dict[str, str]:
-        """What would be held for the group after these changes. None removes a setting. Raises InvalidRequest,
+        """The settings that the group would have after these changes. None removes a setting. Raises InvalidRequest,
         InvalidConfig."""
         if not group:
             raise InvalidRequest("Default group resources are not allowed.")

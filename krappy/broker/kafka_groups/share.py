@@ -1,8 +1,9 @@
 """Kafka's share groups (KIP-932): their members, what they are assigned, and what tools ask of them.
 
-Which records a member has acquired is in groups/share_partitions.py. Where a group is in its partitions is kept by
-groups/share_states.py, at a broker that may be another one. It is made there before a member is taken, and deleted
-after the group. So whatever ends a request half-way, no group lacks it; a name whose group is gone is deleted again.
+Which records a member has acquired is in groups/share_partitions.py. The positions of a group are kept by
+groups/share_states.py, maybe at another broker. The group is made there before its first member is taken, and deleted
+there after the group itself. So if a request is interrupted half-way, no group lacks its positions. If positions are
+left of a group that is gone, the next deletion removes them.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class ShareGroups:
         self._owner = owner
         self._kept, self._distant = natives.keepers, natives.distant
         self._beat_in, self._after = beat_in, after
-        self._locks = NameLocks()  # by group: one that joins or deletes at a time
+        self._locks = NameLocks()  # by group: one join or deletion at a time
         natives.shares.rules_of = owner.settings.share_rules
 
     def beat(self, name: str, beat: Beat) -> Later[Beaten | KrappyError]:
@@ -114,7 +115,7 @@ class ShareGroups:
         return found
 
     async def alter(self, name: str, moves: Mapping[PartitionId, int]) -> None:
-        """As `move`; it is told in the audit log, and so goes on if its sender leaves."""
+        """As `move`. It stands in the audit log, so it goes on even if its sender leaves."""
         with trio.CancelScope(shield=True):
             await self.move(name, moves)
         runtime = self._owner.runtime
@@ -123,9 +124,9 @@ class ShareGroups:
         runtime.audit.moved(name, (), told)
 
     async def move(self, name: str, moves: Mapping[PartitionId, int]) -> None:
-        """Moves a group without members, durably; one that is not there is made. An offset outside a log becomes its
-        nearest end. Raises Refused: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP; UnknownTopic; NotLeader: the leader of
-        a partition can't be asked for its ends."""
+        """Moves a group without members, durably. If there is no such group, it is made. An offset outside a log
+        becomes the log's nearest end. Raises Refused: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP; UnknownTopic; NotLeader if
+        the leader of a partition can't be asked for its ends."""
         await self._owner.store.sure(name)
         wanted = {id: await self._inside(id, offset) for id, offset in moves.items()}
         if moves and name not in self._owner.shares:
@@ -139,14 +140,15 @@ class ShareGroups:
             await self._kept.move(name, wanted)
 
     async def _inside(self, id: PartitionId, offset: int) -> int:
-        """The nearest offset that the partition has, by its leader. Raises NotLeader: that can't be asked."""
+        """The nearest offset in the partition, as its leader tells it. Raises NotLeader if the leader can't be
+        asked."""
         topic = self._owner.runtime.topics.by_id.get(id.topic_id)
         if topic is None or id.partition >= topic.count:
             return offset
         return await nearest(self._distant.asked(topic.name, id.partition), "offset", offset)
 
     def _make(self, name: str) -> None:
-        """A group without members. Raises Refused, StorageError."""
+        """Makes a group without members. Raises Refused, StorageError."""
         if name in self._owner.shares:
             return
         group = self._owner.make_share(name)
