@@ -1,8 +1,9 @@
 """Makes the tables of topics with `latest.ahead.enable` before anybody asks for them.
 
 The broker reads such a table itself, as a consumer of `TOPIC@latest` would, and so fills the table's file (latest.py).
-It does so again once the log has grown by as many events as the table has keys, and by at least RAW_LAG: so it makes at
-most one event for each that was written. A new reader is sent the file, and then what was written since.
+It does so again once the log has grown by as many events as the table has keys, and by at least RAW_LAG: so for each
+event that was written it makes at most one event of a table. A new reader is sent the file, and then what was written
+since.
 """
 
 from __future__ import annotations
@@ -62,6 +63,6 @@ async def make(tables: LatestTables, partition: Partition, moment: int) -> None:
     start = offset = partition.start_offset
     reading.told_earliest(start)
     if reading.at(offset, start, moment):
-        reading.fix(moment)  # no older set will do
+        reading.fix(moment)  # an older set must not serve this reading
     while reading.at(offset, start, moment):
         offset = (await tables.read(partition, reading, offset, PART)).following

@@ -1,17 +1,17 @@
-"""`TOPIC@latest`: a partition's log without events that newer ones of their keys have replaced, for Kafka's consumers
+"""`TOPIC@latest`, for Kafka's consumers: a partition's log without the events that have newer ones with the same key
 (rules: core/latest.py).
 
-One pass over the view gives the set of the offsets of the keys' latest events (live_offsets.py), in a third of the time
-that reading the view in full takes. Then the log is read from the first of these offsets to the last, and each batch is
-cut down to them. Batches made from the view itself would need the whole table in memory, to sort it by offset.
+One pass over the view gives a set of offsets: those of each key's latest event (live_offsets.py). It takes a third of
+the time that reading the view in full takes. Then the log is read from the first of these offsets to the last, and each
+batch is cut down to them. Batches made from the view itself would need the whole table in memory, to sort it by offset.
 
-All readers of a partition share a set: it may be newer than a reader's boundary. All sets together stay within `room`
-bytes; a set that was dropped is made again when it is needed.
+All readers of a partition share a set, which may be newer than a reader's boundary. All sets together stay within
+`room` bytes; a set that was dropped is made again when it is needed.
 
-What is made for a reader that begins at the start is kept in a file beside the set, and sent from there to later ones:
-a table that many programs start with is made once (table_file.py). When the table has changed, the next file is made
-from that one and the newer part of the log. A reader that resumes at a position gets deletions too, so its answers are
-made for it alone.
+What is made for a reader that begins at the start is kept in a file beside the set, and sent from there to later
+readers: so a table that many programs read when they start is made once (table_file.py). When the table has changed,
+the next file is made from this file and the newer part of the log. A reader that resumes at a position gets deletions
+too, so its answers are made for it alone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Some(NamedTuple):
 
 
 class _Made(NamedTuple):
-    """As `Some`, newly made. `marks`: where it may be split; the last one is its end."""
+    """As `Some`, newly made. `marks`: where `data` may be split; the last mark is its end."""
 
     data: bytes
     marks: list[Mark]
@@ -89,7 +89,7 @@ class _Making:
             self._marked = self.size
 
     def done(self) -> _Made:
-        """A batch without records covers what is behind the last part."""
+        """What was made. A batch without records covers the offsets behind the last part."""
         if self._marks and self._marked == self.size:
             self._marks.pop()  # the rest has no records, and must not be an answer of its own
         if self.at > self._covered:
@@ -138,7 +138,7 @@ class LatestTables:
         return readings.find(topic_id, partition.index, most)
 
     def forget(self, number: int) -> None:
-        """This partition is gone."""
+        """Forgets a partition that is gone."""
         self.sets.forget(number)
 
     async def read(
@@ -147,7 +147,7 @@ class LatestTables:
         """The table's events from `offset` up to the reading's boundary: about `max_bytes`, and at least one batch.
         Without `min_one`: nothing if the first batch is larger than `max_bytes`.
 
-        Only for a fetch below the boundary, as `reading.at` says; fixes the boundary. Raises what `Partition.read`
+        Only for a fetch below the boundary, as `reading.at` says. It fixes the boundary. Raises what `Partition.read`
         does, ViewDisabled, and RequestTimeout when the view does not catch up.
         """
         held = await self.sets.serving(partition, reading, offset, self._from_file(reading, max_bytes))
@@ -181,7 +181,8 @@ class LatestTables:
             )
 
     def _from_file(self, reading: TableReading, max_bytes: int) -> bool:
-        """Whether a file can serve the reading: it gets no deletions, and takes parts as large as a file has."""
+        """Whether a file can serve the reading: it gets no deletions, and may take parts as large as those of a
+        file."""
         blank, boundary = reading.blank, reading.boundary
         anew = blank is None if boundary is None else blank is not None and blank >= boundary
         return anew and max_bytes >= 2 * table_file.MARK
@@ -196,7 +197,7 @@ class LatestTables:
         max_bytes: int,
         min_one: bool,
     ) -> _Made:
-        """Makes the events from `offset` up to `end`: from the file of the previous set as far as that goes, then from
+        """Makes the events from `offset` up to `end`: from the file of the previous set as far as it reaches, then from
         the log."""
         self._check(partition, reading, offset)
         live = held.live
@@ -218,7 +219,8 @@ class LatestTables:
             data = None if before is None else await self._from_before(held, before, found, room, partition)
             if data is None:
                 before = None
-                # As much of the log as it takes to fill the rest, at the present rate.
+                # Reads as much of the log as fills the rest of the answer, if events of the table stay as frequent as
+                # so far.
                 window = room * looked // making.size if making.size else room
                 data = memoryview((await partition.read(found, min(max(window, LEAST_WINDOW), WINDOW), limit=end)).data)
                 looked += len(data)

@@ -32,8 +32,8 @@ SLICE = 2000  # entries of the view that are read in one turn
 SLICE_BYTES = 1 << 20  # or bytes of them
 LEAST = 256 << 10  # bytes that a set may always take
 PATIENCE_S = 20.0  # how long a reader waits for the view
-SLACK = 2.0  # a set serves new readers, whatever was written since, while younger than SLACK times what it took to make
-UNUSED_S = 900.0  # a set and its file are dropped when nobody has read them for so long
+SLACK = 2.0  # a set serves new readers for SLACK times as long as it took to make it, whatever is written meanwhile
+UNUSED_S = 900.0  # seconds without a reader after which a set and its file are dropped
 
 
 class LatestServices(Protocol):
@@ -43,8 +43,8 @@ class LatestServices(Protocol):
 
 
 class Before:
-    """A set that was replaced by a newer one, and its file, which has all of its events: the newer one's file is made
-    from it."""
+    """A set that was replaced by a newer one, and its file, which has all of its events. The newer set's file is made
+    from this file."""
 
     def __init__(self, live: LiveOffsets, file: TableFile) -> None:
         self.live = live
@@ -52,8 +52,8 @@ class Before:
         self.file = file
 
     def which(self, base: int, wanted: bytes, count: int) -> bytes | None:
-        """For a batch of the file, with `count` records from offset `base` on: one byte for each record, taken from
-        `wanted`, which has one for each offset. None when the batch does not match the set."""
+        """For a batch of the file with `count` records from offset `base` on: one byte for each record, picked from
+        `wanted`, which has one byte for each offset. None if the batch does not match the set."""
         there, _ = self.live.between(base, base + len(wanted), self.high)  # a file has no deletions
         which = bytes(compress(wanted, there))
         return which if len(which) == count and which.count(1) == wanted.count(1) else None
@@ -61,8 +61,8 @@ class Before:
 
 class Held:
     """One set. `low` to `high`: the offsets that it serves. `moment`: the set has no event that was replaced before
-    this offset. `others`: where the other partitions ended, if they were asked too. `applier`: of the view that it was
-    made from."""
+    this offset. `others`: where the other partitions ended, if they were asked too. `applier`: that of the view from
+    which the set was made."""
 
     __slots__ = (
         "applier",
@@ -95,8 +95,8 @@ class Held:
         self.low, self.high, self.moment = live.low, live.high, live.moment
         self.count = live.count
         self.file = file
-        self.before = before  # until this set's file has all that the previous one has
-        self.made = made  # when it was begun
+        self.before = before  # the previous set; None once this set's file has all that it has
+        self.made = made  # when its making began
         self.seconds = seconds  # how long it took to make
         self.used = made
 
@@ -143,7 +143,7 @@ class LatestSets:
         return sorted(found, key=lambda each: each[1].used)
 
     def _of(self, partition: Partition) -> list[Held]:
-        """The sets of a partition. Those of a view that was dropped go: the log may have lost their events."""
+        """The sets of a partition. Drops sets of a view that was dropped: the log may have lost their events."""
         number = partition.number
         for held in [each for each in self._held.get(number, ()) if each.applier is not partition.applier]:
             self._drop(number, held)
@@ -152,8 +152,8 @@ class LatestSets:
     async def serving(self, partition: Partition, reading: TableReading, offset: int, from_file: bool) -> Held:
         """A set that serves this offset and is no older than the reading's boundary.
 
-        `from_file`: it may be one that has only its file. Raises ViewDisabled, RequestTimeout when the view does not
-        catch up.
+        `from_file`: a set that has only its file may serve, too. Raises ViewDisabled, RequestTimeout when the view does
+        not catch up.
         """
         number = partition.number
         while True:
@@ -181,8 +181,8 @@ class LatestSets:
             return False
         if reading.boundary is not None:
             return held.moment >= reading.boundary
-        # A new reader wants the present table. An older set serves while it is young, so that making sets takes at most
-        # about half of the time.
+        # A new reader wants the present table. An older set serves while it is young, so that at most about half of the
+        # time is spent on making sets.
         if trio.current_time() - held.made < SLACK * held.seconds:
             return True
         if held.others != _ends(partition):
@@ -191,13 +191,13 @@ class LatestSets:
         return held.moment == partition.last_stable_offset or ahead
 
     def _serves_ahead(self, held: Held, partition: Partition, times: int) -> bool:
-        """Whether a reader may be given this set and then the log since: if that is short, and no deletion is missing
-        in it.
+        """Whether a reader may be given this set, and then the log since: the log since must be short, and must have
+        all deletions.
 
         `times`: the log since may have so many events per key of the set.
         """
         if partition.config.compact and held.moment < partition.log.segments[-1].base_offset:
-            return False  # that part may be compacted, and a deleted key's tombstone be gone
+            return False  # that part may be compacted, so that a deleted key's tombstone is gone
         return partition.last_stable_offset - held.moment <= times * max(held.count, latest.RAW_LAG)
 
     def is_due(self, partition: Partition, made: int) -> bool:
@@ -271,7 +271,8 @@ class LatestSets:
                 await trio.lowlevel.checkpoint()
 
     def _drop_to(self, room: int, keep: Held | None = None) -> int:
-        """Drops the least recently used sets, until the others take at most `room` bytes. Gives what they take then."""
+        """Drops the least recently used sets, until the others take at most `room` bytes. Gives the bytes that they
+        take then."""
         everything = self._everything()
         total = sum(held.size for _, held in everything)
         for number, held in everything:
@@ -296,7 +297,7 @@ class LatestSets:
         """Adds `data`, made from the file's end on, to the set's file, if that is worth it and there is room."""
         file = held.file
         if not file.size and len(data) < table_file.MARK and marks[-1].end == held.high:
-            file.closed = True  # a small table: it is made as quickly as it is sent
+            file.closed = True  # a small table is made as quickly as it is sent
             return
         total = self.disk_size + len(data)
         for number, other in self._everything():

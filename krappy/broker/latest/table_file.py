@@ -46,7 +46,7 @@ class TableFile:
         self.begin = self.end = begin
         self.size = 0
         self.closed = False  # it grows no further
-        self.growing = trio.Lock()  # held by the reader who makes what comes next
+        self.growing = trio.Lock()  # held by the reader that makes what comes next
         self._folder = folder
         self._file: File | None = None
         self._positions, self._lasts, self._ends = array("q"), array("q"), array("q")
@@ -78,7 +78,7 @@ class TableFile:
         self.end = self._ends[-1]
 
     def find(self, offset: int, max_bytes: int, limit: int, min_one: bool) -> Found | None:
-        """The batches from the one with `offset`, or some earlier ones, on, up to `limit`.
+        """The batches from the one with `offset` on, up to `limit`; maybe some earlier ones, too.
 
         At most `max_bytes`, but with `min_one` at least one part. None when the file has none.
         """

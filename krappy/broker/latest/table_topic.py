@@ -1,4 +1,4 @@
-"""`TOPIC@latest` as Kafka's handlers see it: a topic of its own, with the reading side of one."""
+"""`TOPIC@latest` as Kafka's handlers see it: a topic of its own that can only be read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TableTopic:
     internal = False
 
     def __init__(self, topic: Topic, tables: LatestTables, readings: Readings, alias: str = "") -> None:
-        """`alias`: the ending by which it was asked for; "": `@latest`."""
+        """`alias`: the ending by which it was asked for; empty: `@latest`."""
         self.name = topic.name + (alias or SUFFIX)
         self.id = twin_id(topic.id, aliased=bool(alias))
         self.image, self.count = topic.image, topic.count
