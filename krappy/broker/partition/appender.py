@@ -5,8 +5,8 @@ Rules, kept here and nowhere else:
 - One drain at a time. A drain takes the waiting items in order, decides each against the log as it is, and hands the
   accepted ones to the commit. Items that arrive meanwhile wait for the next drain, which takes them together.
 - Offsets, sequences and conditions are decided inside a drain, so a failed write has changed nothing.
-- In a cluster, a transaction's first batch waits until the coordinator has told that the partition is in it
-  (verification.py). The producer's next batches wait behind it, and nobody else's.
+- In a cluster, a transaction's first batch waits until the coordinator has told that the transaction has this partition
+  (verification.py). Only the producer's next batches wait behind it.
 - While the view lags behind by more than `MAX_LAG` bytes, a drain waits for it. So producers are slowed, not readers.
 """
 
@@ -47,10 +47,10 @@ from krappy.store.producers import advance
 from krappy.types import Record
 from krappy.waiting import Later, Signal, wait_any
 
-MAX_DRAIN = 16 << 20  # bytes written by one drain, and those of its keys
+MAX_DRAIN = 16 << 20  # bytes that one drain writes, with those of its keys
 MAX_GROUP = 1000  # single records that share one batch
-MAX_LAG = 8 << 20  # bytes, and those of the keys, that the view may be behind before drains wait for it
-STILL_S, LOOK_S = 10.0, 0.01  # how long a broker that stood still waits to be told of its topic, and how often it looks
+MAX_LAG = 8 << 20  # bytes, with those of the keys, that the view may be behind before drains wait for it
+STILL_S, LOOK_S = 10.0, 0.01  # seconds that a broker that stood still waits to be told of its topic; between looks
 
 
 class Appender:
@@ -98,7 +98,7 @@ class Appender:
     ) -> Later[StoredAt]:
         config = self._partition.config
         header = admit_header(data, config)
-        if header.is_transactional and sender is None:  # whoever sends it was not asked for the right to the id
+        if header.is_transactional and sender is None:  # nobody has checked that the sender may use the id
             text = "a batch of a transaction, and the request names no transactional id"
             raise TransactionalIdAuthorizationFailed(text)
         here = None if refused is None else RefusedHere(refused, self._partition.topic, self._partition.index)
@@ -117,8 +117,8 @@ class Appender:
         return item.laters[0]
 
     def publish_record(self, record: Record, expect: int | None = None, *, taken: bool = False) -> Later[StoredAt]:
-        """Queues one record. It shares a batch with others that arrive at the same time. `taken`: it was accepted once
-        before, so that its timestamp is not checked."""
+        """Queues one record. It shares a batch with others that arrive at the same time. `taken`: it was accepted
+        before, so its timestamp is not checked."""
         config = self._partition.config
         now = self._partition.now_ms()
         times = None
@@ -210,8 +210,8 @@ class Appender:
             self._ended.fire()
 
     async def _until_there(self, mark: StraysMark) -> None:
-        """Of the only replica in sync: waits until this broker knows that there is still this topic, where it stood
-        still. Raises the reason for the end of its role, or of the topic; NotLeader if it takes too long."""
+        """For a leader that is the only replica in sync, and stood still: waits until this broker knows that the topic
+        still exists. Raises why it does not lead any more, or why the topic is gone; NotLeader if it takes too long."""
         partition, end = self._partition, trio.current_time() + STILL_S
         while not mark.is_there:
             if self._closed is not None:
@@ -223,8 +223,8 @@ class Appender:
             await trio.sleep(LOOK_S)
 
     async def _open(self, items: list[Pending]) -> None:
-        """Checks the records of a batch that is too large to be decoded on the event loop. It is the first of its
-        drain, so that earlier items need not wait."""
+        """Checks the records of a batch that is too large to be decoded on the event loop. Such a batch is the first of
+        its drain, so that earlier items need not wait."""
         admission = items[0].admission
         if admission is None:
             return
@@ -235,7 +235,8 @@ class Appender:
             items.pop(0).reject(error)
 
     async def _look_for_strays(self, items: list[Pending]) -> None:
-        """Looks at the keys that will be checked when they become readable: then it must be known at once."""
+        """Looks for strays among the keys that will be checked when they become readable: then the answer must be known
+        at once."""
         partition = self._partition
         strays = partition.strays
         view = strays.views.get(partition.index)
@@ -247,8 +248,9 @@ class Appender:
                     await item.has_elsewhere(strays.count, partition.index)
 
     async def _mark_strays(self, items: list[Pending], mark: StraysMark) -> None:
-        """Of a cluster: before the first stray is written, all brokers know that there may be some, also while the
-        topic has no view: that may be turned on. If that can't be, strays are rejected and removed from `items`."""
+        """In a cluster: before the first stray is written, all brokers must know that there may be some. This is so
+        even while the topic has no view, since it may be turned on. If it can't be made known, strays are rejected and
+        removed from `items`."""
         strays, index = self._partition.strays, self._partition.index
         if strays.count <= 1 or mark.is_known:
             return
@@ -267,7 +269,8 @@ class Appender:
                 items.remove(item)
 
     async def _write(self, items: list[Pending], epoch: int, judge: Judge | None = None) -> None:
-        """`epoch`: the leader epoch before the judge was made: in another one its view may lack what is committed."""
+        """`epoch`: the leader epoch before the judge was made. In another leader epoch the judge's view may lack what
+        is committed."""
         partition = self._partition
         if partition.role is not Role.LEADER or partition.epoch != epoch:
             for item in items:
@@ -309,8 +312,8 @@ class Appender:
         return items
 
     async def _recompress(self, items: list[Pending], codec: int) -> None:
-        """Recompresses the batches by the topic's compression.type. Those that are then too much for one drain wait for
-        the next. Producer ids, epochs, sequences and the records' bytes stay the same.
+        """Recompresses the batches by the topic's compression.type. Batches that are then too much for one drain wait
+        for the next. Producer ids, epochs, sequences and the records' bytes stay the same.
         """
         partition, config = self._partition, self._partition.config
         limit = max(MAX_OPENED, config.max_message_bytes)
@@ -318,7 +321,7 @@ class Appender:
         refused: list[tuple[Pending, KrappyError]] = []
 
         def change() -> int:
-            """Recompresses items until they are enough for one drain, and gives how many that are."""
+            """Recompresses items until they fill one drain. Gives how many items that are."""
             total = 0
             for index, item in enumerate(items):
                 if total > MAX_DRAIN:
@@ -346,21 +349,21 @@ class Appender:
     def _decide(
         self, items: list[Pending], judge: Judge | None, refused: list[tuple[Pending, KrappyError]]
     ) -> list[Pending]:
-        """The items to append, each with its offset. The others are rejected, or are retries of what the log has; or go
-        to `refused`: their conditions do not hold, which may be because of what is to be appended."""
+        """The items to append, each with its offset. The others are rejected, or are retries of what the log has, or go
+        to `refused`: their conditions do not hold, which may be because of items that are appended here."""
         partition = self._partition
         config = partition.config
         offset = partition.log.end_offset
         accepted: list[Pending] = []
-        follows: dict[int, NextBatch] = {}  # by producer id: what comes behind what was accepted here
+        follows: dict[int, NextBatch] = {}  # by producer id: the batch that comes next, after what was accepted here
         self._verification.begin()
         for item in items:
             try:
                 if item.epoch is not None and item.epoch != partition.epoch:
                     raise partition.deposed()
                 item.make(config.codec or 0)
-                # Before its sequence: else only the first of its producer's batches would be told of too few replicas,
-                # and the next ones of a gap.
+                # This comes before the sequence is checked. Otherwise only the first of a producer's batches would be
+                # refused for too few replicas, and the next ones for a gap.
                 if not item.alone:
                     partition.replicas.check_enough(partition)
                 if self._is_retry(item, follows):
@@ -370,7 +373,7 @@ class Appender:
                 if config.log_append_time and not item.header.is_control:
                     item.stamp(partition.now_ms())
             except OffsetMismatch as error:
-                # Without a lease the view may be stale: there may be another leader by now.
+                # Without a read lease the view may be stale: there may be another leader by now.
                 told = error if partition.is_sure else partition.unsure()
                 item.note_refusal(told)
                 refused.append((item, told))
@@ -395,8 +398,8 @@ class Appender:
         return accepted
 
     def _is_retry(self, item: Pending, follows: dict[int, NextBatch]) -> bool:
-        """Whether the log has the batch already; then its publish is answered. Raises why the producer may not write
-        it now."""
+        """Whether the log has the batch already. If so, its publish is answered here. Raises why the producer may not
+        write it now."""
         partition, header = self._partition, item.header
         if header.producer_id >= 0:
             known = item.own or header.is_transactional is self._verification.is_transactional(header.producer_id)
@@ -404,7 +407,8 @@ class Appender:
                 partition.check_producer(header, item.sender)
                 if not (known or header.is_transactional):
                     raise InvalidTransaction(f"producer {header.producer_id} writes to {partition} in transactions")
-            # Else what there is of this id is of somebody who writes outside of transactions: it concerns none.
+            # If not known, what the log has of this id is from a producer that writes outside of transactions. It does
+            # not concern a transaction.
             following = follows.get(header.producer_id) if known else None
             if item.refused is not None and item.refused.batches:
                 of_log = partition.log.producers.following(header.producer_id) if known else None
@@ -415,7 +419,7 @@ class Appender:
                     self._commit.answer_again(original, header, item.laters[0], alone=item.alone)
                     return True
             elif not header.is_control and (header.producer_epoch, header.base_sequence) != following:
-                raise OutOfOrderSequence(  # one between was refused just now
+                raise OutOfOrderSequence(  # a batch in between was refused just now
                     f"producer {header.producer_id} sent sequence {header.base_sequence} of epoch "
                     f"{header.producer_epoch}; {following.sequence} of epoch {following.epoch} comes next",
                     expected=following.sequence,

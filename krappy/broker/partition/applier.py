@@ -1,8 +1,8 @@
 """Folding a partition's log into its view.
 
 The applier follows the last stable offset. Fresh batches come with their columns already decoded. Older ones are read
-from the log, after a restart too: live path and recovery are one loop. A transaction's batches are always read from the
-log, once it is decided, without aborted ones. Other tasks have their turn after `SLICE` records.
+from the log, after a restart too: live path and recovery are one loop. Once a transaction is decided, its batches are
+always read from the log; aborted ones are left out. Other tasks have their turn after `SLICE` records.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Applier:
         self._replica = replica
         self.applied = applied  # the next offset to fold in: everything below is in the view
         self.strays = strays
-        # Base offset, number of records, columns (None: no record has a key), the work that it is, bytes in memory.
+        # Base offset, number of records, columns (None: no record has a key), the work that it takes, bytes in memory.
         self._fresh: deque[tuple[int, int, Columns | None, int, int]] = deque()
         self._kept = 0
         self._lag = 0  # work (see `Pending.work`) decided and not applied yet, about
-        self._undecided = 0  # the same, committed behind the last stable offset
+        self._undecided = 0  # the same, of what is committed and behind the last stable offset
         self._stable = replica.last_stable_offset
         self._running = False
         self.failed: KrappyError | None = None
@@ -245,7 +245,7 @@ class Applier:
 
     @property
     def _over(self) -> KrappyError | None:
-        """Why nothing more will be folded; None while it will."""
+        """Why nothing more will be folded; None if more may be folded."""
         found = self.failed or self._stopped
         if found is None and self._given_up:
             return ShuttingDown("the broker stops before the view has caught up")
@@ -325,10 +325,10 @@ class Applier:
             kept = self.strays.applying(entries.keys(), applied)
             self._replica.views.apply(self._replica.number, entries, applied, strays=kept, events=events, size=size)
             self.strays.applied(applied)
-        self.applied, self.failed = applied, None  # together: what was in the way is over
+        self.applied, self.failed = applied, None  # together: what made it fail is over
 
     async def _room(self) -> None:
-        """Waits while RocksDB's flushes are behind, so that its write does not block: long, on a full disk."""
+        """Waits while RocksDB's flushes are behind. A write would block then, on a full disk for long."""
         waited = 0.0
         while self._replica.views.busy():
             if self.stopped or (self._closing and waited > PATIENCE):

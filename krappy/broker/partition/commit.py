@@ -3,8 +3,9 @@
 A small write and its sync share one call in a worker thread. A large write does not wait for the sync of the one
 before: it is written while that sync runs. A sync covers everything written before it began. A batch is on this
 broker's disk once a sync has covered it (with durability "os": once it is written). It becomes readable, and is
-acknowledged, once all replicas in sync have it on disk: `Replica.replicas` has the high watermark. Who asked for less
-(Kafka's acks=1) is answered once it is on this broker's disk, also while too few replicas are in sync.
+acknowledged, once all replicas in sync have it on disk: `Replica.replicas` has the high watermark. A producer that
+asked for less (Kafka's acks=1) is answered once its batch is on this broker's disk, even while too few replicas are in
+sync.
 
 A failed sync has lost what it covered (fsyncgate): the log takes no more appends, and all waiting publishes fail. A
 sync that could not begin, for want of a file descriptor or of the folder, is tried again, and publishes go on waiting.
@@ -46,10 +47,10 @@ class GroupCommit:
         self._replica = replica
         self._waiting: deque[Pending] = deque()  # appended, and not committed yet
         self._bytes = 0  # of these
-        self._alone: deque[Pending] = deque()  # appended and not synced yet, of those who asked for no more than that
-        # Retries whose original is not committed yet; or not on this disk yet, if they asked for no more (True).
+        self._alone: deque[Pending] = deque()  # appended and not synced yet, of producers that asked for a sync only
+        # Retries whose original is not committed yet; or, if they asked for a sync only (True), not on this disk yet.
         self._again: list[tuple[int, Later[StoredAt], StoredAt, bool]] = []
-        self._refused: list[RefusedCondition] = []  # refusals that rest on what is not committed yet
+        self._refused: list[RefusedCondition] = []  # refusals because of what is not committed yet
         self._appended = self._durable = 0  # offsets: the end of what was written, and of what a sync has covered
         self._syncing = False
 
@@ -58,8 +59,8 @@ class GroupCommit:
     ) -> None:
         """Appends these batches, which were accepted in this leader epoch. Returns when the next may be written. The
         batches' Laters are set later: once they are committed, or with the error.
-        `refused`: others, which were refused because of these; they are told with the last of these. If that is not
-        committed, nobody knows whether it was right to refuse them."""
+        `refused`: other batches, which were refused because of these. Their refusal is told once the last of these is
+        committed. If that never is, nobody knows whether it was right to refuse them."""
         replica = self._replica
         size = sum(item.header.size for item in accepted)
         together = replica.fsync and size <= TOGETHER and not self._waiting
@@ -99,7 +100,7 @@ class GroupCommit:
         if not replica.fsync:
             self._synced_to(self._appended)
             return
-        if self._appended <= self._durable:  # by a sync that ended while the write's thread came back: no other comes
+        if self._appended <= self._durable:  # a sync ended while the write's thread came back: no other sync comes
             self._synced_to(self._durable)
         elif not self._syncing:
             self._syncing = True
@@ -110,7 +111,7 @@ class GroupCommit:
             await self.on_disk()
 
     def _await(self, appended: list[Pending], size: int) -> None:
-        """Takes what was appended just now. While too few replicas are in sync nothing is committed: then those who
+        """Takes what was appended just now. While too few replicas are in sync nothing is committed: then batches that
         wait for that are refused, and the view reads the others from the log later."""
         replica = self._replica
         self._alone.extend(item for item in appended if item.alone)
@@ -165,8 +166,8 @@ class GroupCommit:
             self._replica.landed.fire()
 
     def _synced_to(self, offset: int) -> None:
-        """Everything before it is on this broker's disk: maybe also what a thread has written, and nobody here knows of
-        yet. That can't be committed: it may belong to an open transaction."""
+        """Everything before `offset` is on this broker's disk. That may be more than `_appended`: a thread may have
+        written what nobody here knows of yet. This can't be committed: it may belong to an open transaction."""
         self._durable = offset
         self._replica.synced(min(offset, self._appended))
         self.settle()
@@ -263,7 +264,7 @@ class GroupCommit:
             later.resolve(stored)
         elif self._replica.log.broken:  # no sync will cover it any more
             later.reject(StorageError(self._replica.log.broken))
-        elif self._replica.role is not Role.LEADER:  # it will not learn here whether that is committed
+        elif self._replica.role is not Role.LEADER:  # this broker will not learn whether that is committed
             later.reject(self._replica.deposed())
         else:
             self._again.append((offset, later, stored, alone))

@@ -26,18 +26,19 @@ class Conditions:
 
     @asynccontextmanager
     async def judged(self, items: list[Pending]) -> AsyncIterator[Judge]:
-        """For the body, which writes what the judge accepts of these items: the views have everything that was written
-        before. If they never will, items with conditions are rejected and removed from `items`."""
+        """Gives a judge for these items; the body writes what it accepts. During the body the views have everything
+        that was written before. If they never will, items with conditions are rejected and removed from `items`."""
         viewed = self._viewed
         strays, count = viewed.strays, viewed.strays.count
-        # It looks first, and once: other partitions' writes may make strays as long as it waits.
+        # It looks for strays before it waits, and only once: as long as it waits, other partitions' writes may make
+        # more.
         with viewed.applier.strays.until_closing():
             astray = count > 1 and await look_for_strays(_keys(items), count, viewed.index)
         if not (strays or astray):
             await self._prepare(items)
         if strays.count != count:
             astray = any_elsewhere(_keys(items), strays.count, viewed.index)
-        keys = _keys(items) if strays or astray else []  # again: one may have become a stray
+        keys = _keys(items) if strays or astray else []  # again: a key may have become a stray
         if not keys:
             yield Judge(viewed)
             return
@@ -85,7 +86,7 @@ class Judge:
         self._overlay: dict[bytes, int] = {}  # what this drain has written: key -> offset, ABSENT, or UNDECIDED
 
     def check(self, item: Pending, base_offset: int) -> None:
-        """Decides a batch's conditions. `base_offset`: the batch would get it.
+        """Decides a batch's conditions. `base_offset`: the offset that the batch would get.
 
         Raises OffsetMismatch, ViewDisabled, NotLeader without a lease, and TransactionPending for a key that was
         written at or after the last stable offset, so that the view does not have it.
@@ -138,7 +139,7 @@ def check_expected(
     names the first mismatch, and others in its details, each as [index, text, current].
     """
     keys, values = columns.keys, columns.values
-    before: dict[bytes, int] = {}  # of this batch
+    before: dict[bytes, int] = {}  # written by earlier records of this batch
     seen = 0
     wrong: list[tuple[int, str, int | None]] = []
     for index, wanted in sorted(expect):

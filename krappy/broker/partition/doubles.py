@@ -1,5 +1,5 @@
-"""Doubles: keys that stand in several partitions of a topic. One pass over the keys of all partitions finds them, and
-serves all that read the topic as it was when the pass began, or before."""
+"""Doubles: keys that stand in several partitions of a topic. One pass over the keys of all partitions finds them. Its
+result serves all readers of the topic as it was when the pass began, or before."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ TURN = 4_000  # keys read in one turn: some milliseconds
 
 
 class Doubles(NamedTuple):
-    """`applied`: by partition, the offset below which events are covered. `keys`: None: too many to be kept. Some may
-    stand in one partition only, or in none any more."""
+    """`applied`: by partition, the offset below which events are covered. `keys`: None: too many to be kept. Some of
+    the keys may stand in one partition only, or in none any more."""
 
     applied: dict[int, int]
     keys: frozenset[bytes] | None

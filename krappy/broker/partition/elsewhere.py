@@ -1,7 +1,7 @@
 """Conditional writes on keys that may be strays (strays.py): what the topic's other partitions have of these keys.
 
-Before such conditions are decided, the views have everything that was acknowledged in any partition. In a topic one
-batch of them is decided at a time, and its accepted events are readable before the next one is decided.
+Before such conditions are decided, the views have everything that was acknowledged in any partition. In a topic, such
+conditions are decided for one drain at a time, and its accepted events are readable before the next one's are decided.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from krappy.errors import OffsetMismatch, PolicyViolation, RequestTimeout, Trans
 from krappy.records.batch import Columns
 
 SLICE = 64  # keys looked up together
-HEAD = VALUE_AT + 1  # bytes of an entry before its value, and one that tells a tombstone
+HEAD = VALUE_AT + 1  # bytes of an entry before its value, and one byte more, which tells a tombstone
 
 
 class Elsewhere(NamedTuple):
@@ -86,7 +86,8 @@ class Elsewhere(NamedTuple):
 
 
 async def look(partition: Viewed, keys: Collection[bytes]) -> Elsewhere:
-    """Looks up these keys in the other partitions; it has all that is acknowledged. Raises why it can't be known."""
+    """Looks up these keys in the other partitions. The result has all that was acknowledged. Raises why that can't be
+    known."""
     partition.view_ready(0)
     strays = partition.strays
     _check_here(partition)
@@ -122,9 +123,9 @@ async def look(partition: Viewed, keys: Collection[bytes]) -> Elsewhere:
 
 
 def _check_here(partition: Viewed) -> None:
-    """Raises PolicyViolation unless this broker leads all partitions of the topic; NotLeader, so that its sender tries
-    again, if that may be otherwise soon: it does not know yet whether there are strays, as after its start, or nobody
-    else leads them, as when it is about to take the place of another one."""
+    """Raises PolicyViolation unless this broker leads all partitions of the topic. Raises NotLeader instead, so that
+    the sender tries again, if this may change soon: after its start a broker does not know yet whether there are
+    strays; or no other broker leads the missing partitions, since this one is about to take another's place."""
     strays = partition.strays
     if not strays.all_here:
         if (strays and not strays.are_known) or not (strays.mark and strays.mark.is_split):

@@ -27,8 +27,8 @@ T = TypeVar("T")
 
 
 class Follower:
-    """Implements `FollowerPort`. `topic_id`: 16 bytes. `leader`, `in_sync`, `is_candidate` (in sync, or may
-    lead without): set with each new state."""
+    """Implements `FollowerPort`. `topic_id`: 16 bytes. `leader`, `in_sync`, `is_candidate` (in sync, or may lead though
+    it is not): set with each new state."""
 
     def __init__(self, partition: Partition, topic_id: bytes, make_log: Callable[[int], Log], broker: int) -> None:
         """`make_log(start)` removes the partition's log and makes an empty one that begins at this offset. It
@@ -47,8 +47,8 @@ class Follower:
 
     @property
     def copies(self) -> bool:
-        """Whether it copies what its leader has. A log that is spoiled and not in sync does not: its leader would take
-        it for whole. It is made anew."""
+        """Whether it copies what its leader has. A spoiled log that is not in sync gets no copies: its leader would
+        take it for whole. It is made anew."""
         return self.leader != NOBODY and (self.in_sync or not self._partition.spoiled)
 
     @property
@@ -100,8 +100,8 @@ class Follower:
         view = memoryview(data)
         while position < len(view):
             header = batches.check(view, position)
-            # Damage; or the leader has been replaced since (KAFKA-18723). The next request begins with this batch, and
-            # then a leader finds out that it is damaged.
+            # The batch is damaged, or the leader has been replaced since (KAFKA-18723). The next request begins with
+            # this batch, and then a leader finds out that it is damaged.
             why = fall(header.leader_epoch, last)
             if why or header.leader_epoch > epoch:
                 if found:
@@ -160,7 +160,7 @@ class Follower:
                 return
             log = partition.log
             cut = log.epochs.common(diverging, log.end_offset)
-            if self.is_candidate and cut < partition.high_watermark:  # others count on that: it is to be made anew
+            if self.is_candidate and cut < partition.high_watermark:  # others count on these: the log must be made anew
                 log.damage = f"{log.folder}: from offset {cut} on its leader epochs are not those of its leader's log"
                 raise CorruptBatch(log.damage)
             try:
@@ -189,8 +189,9 @@ class Follower:
         partition.report("log_started_over", start=log_start)
 
     async def renew(self, make_log: Callable[[], tuple[Log, Standing]]) -> bool:
-        """Takes the log that `make_log` gives in the place of its own. `make_log` blocks. False: nothing was done, for
-        it leads by now, or is closed. Raises what `make_log` does; then it must be called again."""
+        """Takes the log that `make_log` gives in the place of its own. `make_log` blocks. False if nothing was done,
+        since the partition leads by now or is closed. Raises what `make_log` raises; then `renew` must be called
+        again."""
         partition = self._partition
         with trio.CancelScope(shield=True):
             async with partition.writing:

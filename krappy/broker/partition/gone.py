@@ -17,8 +17,8 @@ class Closable(Protocol):
 
 @contextmanager
 def unless_gone(partition: Closable) -> Iterator[None]:
-    """`with` while a thread works at the partition's log. If that fails since the log was deleted beneath it, it raises
-    `gone`: that is no trouble of the disk."""
+    """`with` while a thread works at the partition's log. If the thread fails because the log was deleted meanwhile, it
+    raises `gone`: that is no fault of the disk."""
     try:
         yield
     except StorageError:

@@ -1,7 +1,7 @@
 """Looks for keys of other partitions a step at a time, since to hash many bytes takes long.
 
-In a round of the event loop, whichever partitions have something to look at, one step is taken of batches that have a
-long key, and one of the others. So batches of ordinary keys never wait behind long keys, and no round takes long.
+In a round of the event loop, all partitions together take one step for batches that have a long key, and one step for
+other batches. So batches of ordinary keys never wait behind long keys, and no round takes long.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from krappy.partitioner import LONG, MOST_HASHED, SOME, any_elsewhere, murmur2_i
 LITTLE = 16 << 10  # bytes of keys that are looked at without waiting for a turn
 AT_ONCE = 1000  # keys that are looked at in one step
 STEP = 64 << 10  # bytes of keys that are looked at in one step
-TOGETHER = 10  # so many times faster are many keys of one length hashed
+TOGETHER = 10  # many keys of one length are hashed so many times faster
 
 
 class _Turns(NamedTuple):
@@ -38,7 +38,7 @@ async def look_for_strays(keys: Sequence[bytes | None], partitions: int, index: 
     try:
         held = cast("Sequence[bytes]", keys)
         total = sum(map(len, held))
-    except TypeError:  # to look for None first takes longer
+    except TypeError:  # looking for None first would take longer
         held = [key for key in keys if key is not None]
         total = sum(map(len, held))
     if total <= LITTLE:
@@ -86,7 +86,7 @@ def _steps(keys: Sequence[bytes], partitions: int, index: int) -> Iterator[bool 
 
 
 def _shared() -> _Turns:
-    """Those that all brokers of this event loop share."""
+    """The turns that all brokers of this event loop share."""
     try:
         return _turns.get()
     except LookupError:

@@ -58,7 +58,7 @@ def _tried(work: Callable[[], T]) -> T | KrappyError:
 
 
 def small(batch: memoryview, room: int = INLINE) -> Columns | None:
-    """The batch's records, if they take at most `room` bytes and are few; else None, and for a corrupt batch too."""
+    """The batch's records, if they take at most `room` bytes and are few. None if not, and for a corrupt batch."""
     try:
         return batches.decode(batch, limit=room, parts=INLINE_PARTS)
     except CorruptBatch:

@@ -8,8 +8,8 @@ be made ready first, which may take long. So there are three steps:
    next one.
 2. Without the lock: make the view ready to lose these events.
 3. Under the lock: decide again, and delete what both decisions allow. If the settings have changed, or the view was
-   begun anew, begin again. Neither can come in this step: a change after which the view outlives its events, and the
-   making anew of damaged views, hold `Runtime.shrinking` too.
+   begun anew, begin again. Neither can happen during this step: changes after which the view outlives its events, and
+   the rebuilding of damaged views, hold `Runtime.shrinking` too.
 """
 
 from __future__ import annotations
@@ -74,15 +74,16 @@ class Partition(Viewed):
         super().__init__(lent, topic, index, number, config, log, strays, standing)
         self.appender = Appender(self)
         self._led = -1  # the leader epoch in which it led last
-        self._barred = -1  # it leads in no leader epoch up to this one: it did so with another log
-        self.state_version = -1  # of the cluster's state that it has taken last, as the leader
+        self._barred = -1  # it must not lead in a leader epoch up to this one: it led then with another log
+        self.state_version = -1  # the version of the cluster's state that it took last as the leader
         self.shortened = Signal()  # replicas may have followed a deletion
 
     def end_of_epoch(self, epoch: int, position: int) -> tuple[int, int] | None:
         """For a group that has come to `position`, behind an event of this leader epoch: (the highest epoch up to it
-        that the log has, the offset behind its last event), as OffsetForLeaderEpoch (KIP-320). -1 for an epoch that is
-        not known: then a position in the log is believed, and behind its end all that was appended in the present epoch
-        counts as new. None: this broker can't tell. It may lack events unless it surely leads."""
+        that the log has, the offset behind its last event), as OffsetForLeaderEpoch (KIP-320). `epoch`: -1 if it is not
+        known. Then a position inside the log is believed. For a position behind the log's end, all that was appended in
+        the present leader epoch counts as new. None if this broker can't tell: it may lack events unless it surely
+        leads."""
         end = self.log.end_offset
         if self.offline:
             return None
@@ -116,8 +117,9 @@ class Partition(Viewed):
         conditions are in the records' headers (core/conditions.py). `taken`: as for `publish_record`. `alone`: it is
         answered once it is on this broker's disk (Kafka's acks=1), whether or not other replicas have it. With
         conditions it is answered once it is committed. `epoch`: the only leader epoch in which it may be appended.
-        `sender`: of a batch in a transaction; without it such a batch raises TransactionalIdAuthorizationFailed.
-        `refused`: what was refused for now of the connection that it comes by; None: it is no idempotent producer's.
+        `sender`: who sends a batch of a transaction; without it such a batch raises TransactionalIdAuthorizationFailed.
+        `refused`: what was refused for now of the batches that came by the same connection; None: the producer is not
+        idempotent.
         """
         self._alive()
         if not taken:
@@ -147,7 +149,8 @@ class Partition(Viewed):
         return self.appender.publish_own(header, data)
 
     def publish_staged(self, data: bytes | memoryview) -> Later[StoredAt]:
-        """As `publish_own`, of a job that another broker publishes. Raises CorruptBatch, InvalidTransaction as well."""
+        """As `publish_own`, for a job that another broker publishes. Raises CorruptBatch, InvalidTransaction as
+        well."""
         header = batches.check(data)
         if header.producer_id < OWN or not header.is_transactional or header.is_control:
             raise InvalidTransaction(f"{self}: not a batch of a staged job")
@@ -160,9 +163,9 @@ class Partition(Viewed):
         return self.appender.publish_marker(marker(producer_id, epoch, commit, self.now_ms()))
 
     def end_as_told(self, end: TransactionEnd) -> Later[StoredAt]:
-        """As `end_transaction`, as any coordinator has decided. The Later raises CoordinatorFenced if a newer
-        coordinator has ended a transaction of the producer here, ProducerFenced and InvalidTransaction if this was
-        ended here before, and the producer has gone on."""
+        """As `end_transaction`, for what any coordinator has decided. The Later raises CoordinatorFenced if a newer
+        coordinator has ended a transaction of the producer here, ProducerFenced and InvalidTransaction if this
+        transaction was ended here before, and the producer has gone on."""
         self._alive()
         data = marker(end.producer_id, end.epoch, end.commit, self.now_ms(), end.coordinator_epoch)
         return self.appender.publish_marker(data, end)
@@ -174,8 +177,8 @@ class Partition(Viewed):
     # --- reads for the log of another broker
 
     def fetch_all_now(self, offset: int, max_bytes: int, *, min_one: bool = True) -> Raw:
-        """As `fetch_now`, but for a replica: up to the log's end, and CorruptBatch for a first batch whose leader epoch
-        is damaged."""
+        """As `fetch_now`, but for a replica: it reads up to the log's end, and raises CorruptBatch if the leader epoch
+        of the first batch is damaged."""
         self._alive()
         return self._fetch_all(offset, max_bytes, min_one, nowait=True)
 
@@ -199,8 +202,8 @@ class Partition(Viewed):
 
     async def take(self, state: PartitionState, version: int, role: Role, broker: int) -> None:
         """Takes the role that this broker (`broker`: its id) has by this state. A state of an earlier leader epoch is
-        ignored. Raises StorageError when the disk refuses; then the role is as before. But a log that takes no more
-        events keeps nobody from following."""
+        ignored. Raises StorageError when the disk refuses; then the role is as before. But a replica whose log takes no
+        more events may follow."""
         if role is Role.LEADER and state.leader_epoch <= self._barred:
             role = Role.OFFLINE
         if (role, state.leader_epoch) == (self.role, self.epoch):
@@ -244,22 +247,23 @@ class Partition(Viewed):
 
     @property
     def spoiled(self) -> str:
-        """Why its log is not what other replicas have, or can't be read as a whole; empty: nothing is known of that."""
+        """Why its log is not what other replicas have, or can't be read as a whole; empty if no such fault is known."""
         return self.offline or self.log.lost or self.log.damage
 
     def renew(self, log: Log) -> None:
-        """Takes another log in the place of its own: of what it had, nothing counts any more. `stand` follows.
+        """Takes another log in the place of its own: nothing of the old log counts any more. The caller calls `stand`
+        next.
 
-        Followers may have events of the old one which the new one lacks, and whose offsets it will give to others. So
-        they must not be of the same leader epoch."""
+        Followers may have events of the old log that the new log lacks. It will give their offsets to other events,
+        which must not be of the same leader epoch."""
         self.log = log
         self._barred = self._led
         if self.offline:
             self.offline, self.gone = "", None
 
     def know(self, state: PartitionState, version: int, epoch: int, proposal: Proposal | None = None) -> None:
-        """Takes the ISR in force, as the leader in this leader epoch. `version`: of the state; an earlier one is
-        ignored. `proposal`: behind whose write the state was read."""
+        """Takes the ISR in force, as the leader in this leader epoch. `version`: of the state; an earlier version is
+        ignored. `proposal`: the state was read after this proposal was written."""
         if self.role is not Role.LEADER or not self.epoch == epoch == state.leader_epoch:
             return
         if version < self.state_version:
@@ -291,7 +295,7 @@ class Partition(Viewed):
 
     def kept_from(self) -> float:
         """Tombstones and markers from this offset on must stay in the log, for a follower that is catching up; infinite
-        if none is."""
+        if no follower is."""
         return self.replicas.slowest(trio.current_time() * 1000, self._lent.lag_ms)
 
     def lack(self, below: int) -> bool:
@@ -308,7 +312,7 @@ class Partition(Viewed):
         return throttled.has(self.index, self.replicas.leader) and replica not in self.replicas.isr
 
     def lags(self) -> dict[int, FollowerLag]:
-        """How far its followers are that have fetched in this leader epoch, by broker id; none unless it leads."""
+        """By broker id: how far each follower is that has fetched in this leader epoch. Empty unless it leads."""
         return self.replicas.lags(self.log.end_offset, trio.current_time() * 1000)
 
     # --- deletion from its start

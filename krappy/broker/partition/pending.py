@@ -19,7 +19,7 @@ from krappy.records.batch import HEADER_SIZE, LENGTH_END, MAGIC, RECORD_COST, Ba
 from krappy.types import Headers, Record
 from krappy.waiting import Later
 
-# Of single records that are no batch yet: the header of one record, without a producer.
+# For single records that are no batch yet: the header of one record, without a producer.
 NO_BATCH = BatchHeader(0, HEADER_SIZE - LENGTH_END, -1, MAGIC, 0, 0, 0, 0, 0, -1, -1, -1, 1)
 
 
@@ -34,7 +34,7 @@ class RefusedHere(NamedTuple):
         self.batches.note((header.producer_id, self.topic, self.partition), header, error.copy(), trio.current_time())
 
     def check(self, header: BatchHeader, following: NextBatch | None) -> None:
-        """Raises why the batch is refused, too."""
+        """Raises the error of an earlier refused batch, if this batch must be refused for that, too."""
         named = header.producer_id, self.topic, self.partition
         error = self.batches.find(named, header, following, trio.current_time())
         if error is not None:
@@ -74,9 +74,9 @@ class Pending:
         end_told: TransactionEnd | None = None,
         refused: RefusedHere | None = None,
     ) -> None:
-        """`epoch`: the only leader epoch in which it may be appended; None: any. `sender`: of a batch
-        in a transaction. `end_told`: what a marker stands for; None: this broker alone has decided it. `refused`: of
-        the connection that it came by."""
+        """`epoch`: the only leader epoch in which it may be appended; None: any. `sender`: who sends a batch of a
+        transaction. `end_told`: what a marker stands for; None: this broker alone has decided it. `refused`: what was
+        refused of the connection that it came by."""
         self.header = header
         self.data = data
         self.size = len(data)  # bytes, about
@@ -88,7 +88,7 @@ class Pending:
         self.own = own  # it is the broker's own: a marker, or part of its own transaction
         self.wants_one = wants_one  # it is to be answered once this broker has it on its disk
         self.columns: Columns | None = None
-        self.elsewhere: tuple[int, bool] | None = None  # of how many partitions, and what `has_elsewhere` gave
+        self.elsewhere: tuple[int, bool] | None = None  # (for how many partitions, what `has_elsewhere` gave)
         self.cost = 0  # bytes of memory that the columns take
         self.work = self.size  # what it takes to write and to apply it, in bytes: see `work`
         self.admission: Callable[..., Admitted] | None = None  # decodes and checks the records; None: done
@@ -103,8 +103,8 @@ class Pending:
 
     @property
     def alone(self) -> bool:
-        """Whether it is answered once this broker has it. One with conditions is not: they hold only for what is
-        committed."""
+        """Whether it is answered once this broker has it on its disk. A batch with conditions is not: they hold only
+        for what is committed."""
         return self.wants_one and not self.expect
 
     @property
@@ -181,19 +181,20 @@ class Pending:
         self.laters[0].resolve(StoredAt(self.offset, self.header.max_timestamp))
 
     def reject(self, error: KrappyError) -> None:
-        """Refuses it. If it comes again, the next ones of its producer wait for that."""
+        """Refuses it. If its producer is to send it again, the producer's next batches are refused until it has
+        come."""
         self.note_refusal(error)
         for later in self.laters:
             later.reject(error)
 
     def note_refusal(self, error: KrappyError) -> None:
-        """It will be refused so."""
+        """Notes that it will be refused with this error."""
         if self.refused is not None and comes_again(error):
             self.refused.note(self.header, error)
 
     def check_refused(self, following: NextBatch | None) -> None:
-        """Raises why an earlier batch of its producer was refused, which is to come again. `following`: the batch that
-        is expected next; None: that is not known."""
+        """Raises the error of an earlier batch of its producer that was refused and is to come again. `following`: the
+        batch that is expected next; None: not known."""
         if self.refused is not None:
             self.refused.check(self.header, following)
 
@@ -245,8 +246,8 @@ class Singles(Pending):
 
 
 def work(size: int, keys: Sequence[bytes | None]) -> int:
-    """What it takes to apply a batch of so many bytes with these keys, in bytes: keys are hashed as they were before
-    they were compressed."""
+    """The work of applying a batch of `size` bytes with these keys, in bytes. Keys are hashed uncompressed, so they
+    count so."""
     return max(size, sum(map(len, filter(None, keys))))
 
 

@@ -74,7 +74,7 @@ class Lent(Protocol):
 
 
 class Standing(NamedTuple):
-    """How far a log is committed: up to `high_watermark`. `stability`: as of that; `undecided`: the batches of
+    """How far a log is committed: up to `high_watermark`. `stability`: as of this offset. `undecided`: the batches of
     transactions behind it."""
 
     high_watermark: int
@@ -178,8 +178,8 @@ class Replica:
 
     @property
     def readable_end(self) -> int:
-        """An offset up to this one is in range. It is the high watermark; but a new leader does not know yet how far
-        the last one's was, and readers may have come to that."""
+        """Offsets up to this one are in range. It is the high watermark; but a new leader does not know yet how high
+        the last leader's was, and readers may have come that far: then it is the log's end."""
         return self.high_watermark if self.replicas.knows_end else self.log.end_offset
 
     @property
@@ -199,18 +199,18 @@ class Replica:
 
     @property
     def elsewhere(self) -> KrappyError | None:
-        """Why one who was given it as the leader's must ask elsewhere: it is gone, or this broker does not lead it any
-        more."""
+        """Why a caller that got this partition from its leader must ask elsewhere: it is gone, or this broker does not
+        lead it any more. None: it need not."""
         if self.gone is not None or self.role is Role.LEADER:
             return self.gone
         return self.deposed()
 
     def deposed(self) -> NotLeader:
-        """The error for who takes this broker for the leader."""
+        """The error for a caller that takes this broker for the leader."""
         return NotLeader(f"{self}: this broker does not lead it any more", **self._place())
 
     def unsure(self) -> NotLeader:
-        """The error for whom a leader without a lease can't tell what is true."""
+        """The error for a caller that a leader without a read lease can't answer truly."""
         return NotLeader(f"{self}: this broker leads it, but can't be sure of that now", **self._place())
 
     def report(self, event: str, error: KrappyError | None = None, **facts: Any) -> None:
@@ -278,8 +278,8 @@ class Replica:
         self.replicas.synced(offset)
 
     def committed(self, offset: int, batches: Sequence[Pending]) -> None:
-        """Makes everything before `offset` readable: all replicas in sync have it. `batches`: those of it that were
-        published here."""
+        """Makes everything before `offset` readable: all replicas in sync have it. `batches`: of these events, the
+        batches that were published here."""
         assert self.high_watermark <= offset <= self.log.end_offset
         self.high_watermark = offset
         if self.log.high_watermark is not None:
@@ -459,7 +459,7 @@ class Replica:
 
     def check_readable(self, offset: int) -> None:
         """Raises OffsetOutOfRange, and `gone` if it is closed; NotLeader for an offset behind the end of a leader whose
-        place another one may have taken: that one may have it."""
+        place another broker may have taken: that one may have the offset."""
         self._alive()
         if not self.start_offset <= offset <= self.readable_end:
             if offset > self.readable_end and self.role is Role.LEADER and not self.still_leads:
@@ -469,8 +469,8 @@ class Replica:
             raise OffsetOutOfRange(text, start=start, end=end, topic=self.topic, partition=self.index)
 
     def check_read(self, offset: int, epoch: int) -> None:
-        """Of who has read up to a readable offset, the last of it in this leader epoch: raises OffsetOutOfRange if the
-        log was cut since, as by an unclean election: it has other events before the offset now (KIP-320)."""
+        """For who has read up to a readable offset, its last event in this leader epoch. Raises OffsetOutOfRange if the
+        log was cut since, as by an unclean election, and has other events before the offset now (KIP-320)."""
         parts = self.epochs.diverging(epoch, offset, self.readable_end)
         if parts is not None:
             start, cut = self.start_offset, max(self.start_offset, min(parts[1], offset))
@@ -482,8 +482,8 @@ class Replica:
             raise self.gone
 
     async def written(self) -> None:
-        """Returns once all batches that were accepted before are readable, or have failed: here, for this broker has
-        another role since."""
+        """Returns once all batches that were accepted before are readable, or have failed. Here they also fail when
+        this broker gets another role."""
         async with self.writing:
             end, role, epoch = self.log.end_offset, self.role, self.epoch
 

@@ -2,8 +2,8 @@
 
 They come from producers with another partitioner (librdkafka's default is CRC32), from producers that choose partitions
 themselves, and from partitions that were added. Such a key may stand in several partitions. Its newest entry is the one
-with the highest timestamp; of equal ones that in the key's own partition (murmur2's), else that in the highest
-partition.
+with the highest timestamp. Of entries with the same timestamp it is the one in the key's own partition (murmur2's),
+else the one in the highest partition.
 
 While a topic is known to have no strays, a key is looked up in its own partition only. Otherwise all partitions are
 asked. So strays may be assumed where there are none, but never the reverse:
@@ -12,13 +12,13 @@ asked. So strays may be assumed where there are none, but never the reverse:
   of them is a stray. A view without this, and every view of a topic that got partitions, is read through again.
 - Keys are checked when their events become readable, before anybody can ask for them. If the keys are not in memory
   then, as for transactions, they are checked when the events are applied; until then the partition may have strays.
-- Of a partition that is out of service its view tells. Without a view it may have strays, so lookups of the topic are
-  refused: a key that is in no other partition may stand there.
-- In a cluster, what is not known of a partition that this broker follows is its leader's matter: a follower's view is
-  always a little behind. What is known counts.
-- In a cluster no broker knows all partitions. There the topic is marked before its first stray is written, also while
-  it has no view, and the mark stays (scattered.py). So what a new leader's view has not applied yet has no strays
-  without it. A stray that is only expected, by a condition that looks at all partitions, marks nothing.
+- If a partition is out of service, its view tells whether it has strays. Without a view it may have some, so lookups in
+  the topic are refused: a key that no other partition has may stand there.
+- In a cluster, a partition that this broker follows is assumed to have no strays as long as it is not known: a
+  follower's view is always a little behind, and its leader checks the keys. What is known counts.
+- In a cluster no broker knows all partitions. There the topic is marked before its first stray is written, even while
+  it has no view, and the mark stays (scattered.py). So without a mark, the events that a new leader's view has not
+  applied yet have no strays. A stray that is only expected, by a condition that looks at all partitions, sets no mark.
 - Once a view has strays, no more keys are checked. The view is read through again, up to the first stray, after
   compaction or a sweep has removed keys from it.
 """
@@ -50,7 +50,7 @@ P = TypeVar("P", bound="Replica")
 AT_ONCE = 1000  # the most keys that are checked in one go
 NOTHING = -1, 0, False
 MOST_KNOWN = 1000  # ranges of events whose keys are known to be no strays, beyond those that are checked in order
-LEAST, BYTES = 16, 256 << 10  # fewer when they are large: about BYTES bytes of keys, but at least LEAST keys
+LEAST, BYTES = 16, 256 << 10  # with large keys fewer: about BYTES bytes of keys, but at least LEAST keys
 
 
 class StraysMark(Protocol):
@@ -73,7 +73,7 @@ class StraysMark(Protocol):
 
 
 class Strays(Generic[P]):
-    """Which partitions of a topic may have strays. True where any may."""
+    """Which partitions of a topic may have strays. True if any may."""
 
     def __init__(self, partitions: Mapping[int, P]) -> None:
         """`partitions`: those of the topic that this broker has, by index; its owner adds to it."""
@@ -95,7 +95,7 @@ class Strays(Generic[P]):
 
     @property
     def are_known(self) -> bool:
-        """Whether there may be strays, and that is not only because this broker does not know it yet."""
+        """Whether there may be strays, and not only because this broker does not know better yet."""
         return bool(self) and (self.mark is None or self.mark.is_set)
 
     @property
@@ -129,7 +129,7 @@ class ViewStrays:
         self._topic = topic
         topic.views[replica.index] = self
         topic.doubles = None  # the log may have lost events since these were found, if the view is folded anew
-        self._looks = Waits()  # until the broker stops: then nobody waits to hash keys, and errors are not reported
+        self._looks = Waits()  # ends when the broker stops: then nobody waits to hash keys, and errors are not reported
         self._kept = replica.views.strays(replica.number) if replica.config.view else None
         self._some: bool | None = None  # whether there are strays; None: not known
         self._judged = applied  # the keys of events before this offset are checked, unless `_some`
@@ -145,8 +145,8 @@ class ViewStrays:
             self.judge()
 
     def judge(self) -> None:
-        """Checks keys for the number of partitions that the topic has now: also those of before, unless the view told
-        of them when it was opened."""
+        """From now on checks keys for the number of partitions that the topic has now. Checks earlier keys, too, unless
+        the view told of them when it was opened."""
         replica, count = self._replica, self._topic.count
         self._count = count
         self._known.clear()
@@ -208,7 +208,7 @@ class ViewStrays:
         self.tell()
 
     def _remember(self, item: Pending) -> None:
-        """Its keys need not be checked again when it is applied, though those of an event before it must be."""
+        """Notes that its keys need not be checked again when it is applied, though keys of earlier events must be."""
         if self._known and self._known[-1][1] == item.offset:
             self._known[-1] = self._known[-1][0], item.end
         elif len(self._known) < MOST_KNOWN:
@@ -220,7 +220,8 @@ class ViewStrays:
 
     @contextmanager
     def until_closing(self) -> Iterator[None]:
-        """For a body that hashes keys. Raises ShuttingDown in its place if it waits and the broker stops."""
+        """For a body that hashes keys. If the broker stops while the body waits, ends the body and raises
+        ShuttingDown."""
         with self._looks.until_end() as scope:
             yield
         if scope.cancelled_caught:
@@ -264,7 +265,7 @@ class ViewStrays:
             some = keys[start : start + AT_ONCE]
             try:
                 found = any_elsewhere(cast("Sequence[bytes]", some), self._count, self._replica.index)
-            except TypeError:  # events without a key; to look for them first takes a tenth of the time of all this
+            except TypeError:  # events without a key; looking for them first would take a tenth of the whole time
                 found = any_elsewhere([key for key in some if key is not None], self._count, self._replica.index)
             if found:
                 self._some = self._met = True
@@ -293,7 +294,7 @@ class ViewStrays:
                 count = self._count
                 async with replica.counting:
                     found = await self._any()
-                await replica.written()  # conditional writes that were decided for fewer partitions
+                await replica.written()  # waits for conditional writes that were decided for fewer partitions
                 async with self._topic.conditions:  # then an expected stray is there, and was seen, or it never comes
                     if count == self._count:
                         self._counting = False

@@ -52,7 +52,8 @@ class Undecided:
             if self._too_many_below > stable:
                 self._too_many_below = offset = end
                 break
-            # What is not committed may be cut off, and be other events in the log of the next leader.
+            # Only committed events are read: others may be cut off, and the next leader's log may have other events
+            # there.
             read = partial(replica.log.read_span, offset, READ, limit=end)
             try:
                 span = await trio.to_thread.run_sync(read, limiter=replica.disk_limiter)

@@ -1,18 +1,19 @@
-"""In a cluster: no batch of a transaction that has ended, or never began, is appended (KIP-890). Nothing would end it.
+"""In a cluster: no batch of a transaction that has ended, or never began, is appended (KIP-890). Nothing would end such
+a transaction.
 
-- The first batch of a transaction in this partition is held, until the transaction's coordinator has told that the
-  partition is in it, and that the sender's transactional id has this producer id. The sender's other batches are held
-  behind it, in their order; nobody else's are. Clients that know it have the partition added by that question; then a
-  broker that is alone asks, too.
+- The first batch of a transaction in this partition is held, until the transaction's coordinator has confirmed that the
+  partition is part of it, and that the sender's transactional id has this producer id. The sender's other batches are
+  held behind it, in their order; nobody else's are. For clients that support it (KIP-890) this question also adds the
+  partition to the transaction; then a broker that is alone asks, too.
 - The answer holds for this transactional id, until a marker of the producer is appended, or the leader epoch ends. If
-  either comes while the coordinator is being asked, the answer may be of before: it is asked again.
+  either happens while the coordinator is being asked, the answer may be out of date: it is asked again.
 - A batch or a marker of an older producer epoch than the last marker's is refused, and so is a marker of an older
   coordinator epoch: its coordinator has been deposed.
-- A marker may come late: it was sent again meanwhile, and the producer has gone on. So it is refused when the open
-  transaction is another one: that has the epoch which the end of the one before has raised, or, as far as this leader
-  was told, another number.
+- A marker may come late: it was sent again meanwhile, and the producer has gone on. So it is refused if the open
+  transaction is another one. That is so if it has the producer epoch to which the end of the earlier one has raised it,
+  or if it has another number, as far as this leader was told numbers.
 - A batch of a staged job needs no answer: its coordinator ends each of its transactions in all partitions that the job
-  goes to, and that end raises the epoch. So nothing of it is taken later.
+  goes to, and that end raises the epoch. So no batch of an ended transaction is taken later.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ class Verification:
         self._held: dict[Sender, deque[Pending]] = {}
         self._asked: dict[Sender, int] = {}  # the producer epoch that the coordinator is being asked about
         self._told: dict[int, ToldTransaction] = {}  # by producer id: what it has confirmed
-        self._numbers: dict[int, int] = {}  # by producer id: of the transaction that is open in the log
+        self._numbers: dict[int, int] = {}  # by producer id: the number of the transaction that is open in the log
         self._epoch = -1  # the leader epoch of these answers
-        self._opened: dict[int, int | None] = {}  # by what this drain has accepted: as `_open`
+        self._opened: dict[int, int | None] = {}  # as `_open`, after what this drain has accepted
 
     # --- before it is queued
 
@@ -118,7 +119,7 @@ class Verification:
         sender = header.producer_id, item.sender.transactional_id
         while True:
             led = partition.epoch
-            self._asked[sender] = header.producer_epoch  # a marker takes it away
+            self._asked[sender] = header.producer_epoch  # a marker removes it
             try:
                 number = await partition.verify(item.sender, header.producer_id, header.producer_epoch, at)
             except KrappyError as error:
@@ -159,7 +160,7 @@ class Verification:
             if opened is not None:
                 check_not_late(item.end_told, opened, self._numbers.get(id, -1))
         elif not (header.is_control or item.own or self._is_known(item)):
-            if opened == epoch and id not in self._told:  # what was told is forgotten: it led anew meanwhile
+            if opened == epoch and id not in self._told:  # forgotten, since it led anew meanwhile
                 raise self._partition.unsure()
             raise InvalidTransaction(f"{self._partition} is not part of an ongoing transaction of producer {id}")
 

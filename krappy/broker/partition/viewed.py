@@ -122,7 +122,7 @@ class Viewed(Replica):
             with unless_gone(self):
                 done = await trio.to_thread.run_sync(work, limiter=self.disk_limiter)
         if self.config.view:
-            self.applier.start()  # beside an open transaction, the log may begin now behind all that was folded
+            self.applier.start()  # if a transaction is open, the log may now begin behind all that was folded
         return done
 
     # --- lookups
@@ -132,12 +132,12 @@ class Viewed(Replica):
         return self.applier.applied
 
     def note_holes(self, upto: int) -> None:
-        """To be called when the log has got events without some that compaction had removed. Each of those has a later
-        one of its key before the offset `upto`.
+        """To be called when the log has got events that lack some which compaction had removed. For each removed event
+        there is a later event of its key before the offset `upto`.
 
-        A view that is folded from such a log shows neither the removed event nor the later one until it has come to
-        that: it shows an older entry of the key, or none. So before `exact_from` it is as the table never was, and
-        answers nothing."""
+        Until a view that is folded from such a log has come to the later event, it shows neither of the two, but an
+        older entry of the key, or none. So before `exact_from` it is in a state that the table never had, and answers
+        nothing."""
         self._note_holes(self.applied, upto)
 
     def _note_holes(self, applied: int, upto: int) -> None:
@@ -149,7 +149,7 @@ class Viewed(Replica):
         stable = self.last_stable_offset
         if min_offset is None:
             return stable
-        # What was superseded had a later event that was decided: where a transaction is open the view may stop.
+        # Each removed event had a later event that was decided. So the view may also stop where a transaction is open.
         exact = self.exact_from if self.high_watermark < self.exact_from else min(self.exact_from, stable)
         return max(min_offset + 1, exact)
 
@@ -276,11 +276,11 @@ class Viewed(Replica):
         self.applier.start()
 
     async def _keep_absent(self, config: TopicConfig) -> None:
-        """Before its topic gets settings under which entries outlive their events: those that have expired by now must
-        not come back, by a crash neither. On disk when it returns. Raises StorageError."""
+        """Called before its topic gets settings under which entries outlive their events. Entries that have expired by
+        now must not come back, not even after a crash. This is on disk when it returns. Raises StorageError."""
         if self.config.view and outlives(self.config, config):
             if self.gone is not None:
-                raise self.gone  # its start, so what has expired, is not known
+                raise self.gone  # its log start is not known, so neither is what has expired
             self.raise_floor(self.start_offset)
             await trio.to_thread.run_sync(self.views.flush, limiter=self.disk_limiter)
 
@@ -354,6 +354,6 @@ class Viewed(Replica):
 def outlives(before: TopicConfig, after: TopicConfig) -> bool:
     """Whether entries outlive their events under the settings `after`, and not under `before`. During such a change
     nothing is removed from the log (`Runtime.shrinking`): the view need not have events that are removed under the old
-    settings, and must have those that are removed under the new ones. A view that is turned on as well would fold only
-    a part of what is removed."""
+    settings, and must have those that are removed under the new ones. A view that the same change turns on would fold
+    only a part of what is removed."""
     return after.compact and not before.compact
