@@ -63,9 +63,9 @@ class Assignments:
         self._leaving = Leaving(runtime, cluster, logs.replicas)
 
     async def open(self) -> None:
-        """Opens all topics, before this broker registers. The image moves on meanwhile: what becomes of a topic then is
-        left to `run`. So is one whose name had a deleted one that is not removed here yet: groups' positions in that go
-        first, and groups are not open yet. Raises StorageError."""
+        """Opens all topics, before this broker registers. The image moves on meanwhile: `run` follows what becomes of a
+        topic then. A topic is left to `run`, too, if an earlier topic of its name was deleted and is not removed here
+        yet: groups' positions in the earlier topic must go first, and groups are not open yet. Raises StorageError."""
         seen, dead = None, set[str]()
         for name in list(self._cluster.image.topics):
             self._runtime.check_taking()
@@ -91,7 +91,7 @@ class Assignments:
         return self._again or self._cluster.image is not image or self._cluster.epoch != epoch
 
     async def _look(self, image: Image, epoch: int) -> bool:
-        """Makes this broker what the image says. Whether all of it was done."""
+        """Makes this broker do what the image says. Returns whether all of it was done."""
         topics, done = self._runtime.topics, True
         for name in [name for name, topic in topics.items() if image.names.get(topic.id) != name]:
             done &= await self._try(name, partial(self._remove, topics[name], image))
@@ -142,7 +142,7 @@ class Assignments:
             if self._runtime.id in each.replicas and index not in topic.local
         ]
         if missing:
-            await self._runtime.room.look()  # folders must not be made in another one's place
+            await self._runtime.room.look()  # if the data folder is away, no folder may be made in its place
         wanted: list[Wanted] = [(topic, index, numbers[index]) for index in missing]
         opened = await self._logs.open(wanted)
         made: list[Partition] = []
@@ -238,14 +238,14 @@ class Assignments:
                 mine = Role.OFFLINE
             before = partition.role
             await partition.take(state, version, mine, self._runtime.id)
-            if partition.role is Role.LEADER and partition.log.lost:  # of an unclean election: its log is what counts
+            if partition.role is Role.LEADER and partition.log.lost:  # by an unclean election: its log counts
                 await self._runtime.in_thread(partial(self._logs.accept, partition.log))
             follower.leader = state.leader if mine is Role.FOLLOWER else NOBODY
             follower.in_sync = self._runtime.id in state.isr
             follower.is_candidate = self._runtime.id in (*state.isr, *state.elr)
             if partition.role is not before:
                 partition.report("role_taken", role=str(mine), epoch=state.leader_epoch, leader=state.leader)
-        if partition.log is log:  # else it takes its role again, with the other one
+        if partition.log is log:  # else it takes its role again, with the new log
             self._taken[key] = wanted
 
     def _tell_followers(self) -> None:
@@ -263,7 +263,7 @@ class Assignments:
         await self._runtime.in_thread(partial(self._logs.try_disk, topic, partition.index))
 
     async def reopen(self, topic: Topic, partition: Partition) -> bool:
-        """Opens the log of a replica anew that took no more events. As `replace`."""
+        """Opens anew the log of a replica that took no more events. Returns and raises as `replace`."""
         reopen = partial(self._logs.reopen, topic, partition.index, partition.number, partition.log)
         return await self._renew(topic, partition, reopen)
 

@@ -4,18 +4,18 @@ A log is in trouble if the disk refused a sync (it takes no more events), if byt
 not be opened, or if it has lost events that were acknowledged. `healing.next_step` says what is written next:
 
 1. If it leads, it gives the lead to another replica in sync; not more often than once in ANEW_S to one that is in
-   trouble, too. Without one it stays what it is: it is all there is.
-2. Once another one leads, it leaves the ISR. One that takes no more events stays a candidate (in the ELR): what was
-   committed is on its disk. A damaged one does not; but where the others are too few to acknowledge events, it stays
-   for up to WAIT_S, so that another replica may come back first: it has all that is new.
-3. A damaged one is made anew: by one write it is no candidate and counts as empty, and a new leader epoch begins, so
-   that nobody brings it back for what it fetched before. Then it is set aside, and copied from the leader. Not more
-   often than once in ANEW_S, and not from a leader that is damaged, too. A kill between two of these steps leaves a
-   replica that is no candidate, and empty, or noted as damaged.
-4. One that takes no more events is opened anew after RETRY_S, or as soon as a data folder that was away is back, and
-   then ever more seldom (up to ANEW_S), once the disk takes a sync again. If it has lost events then, it is no
-   candidate any more, in a new leader epoch, and goes on with 3; it never leads. One that still leads, for nobody else
-   can, begins a new leader epoch before.
+   trouble, too. Without another replica in sync it goes on leading: it is all there is.
+2. Once another replica leads, it leaves the ISR. A replica that takes no more events stays a candidate (in the ELR):
+   what was committed is on its disk. A damaged one does not. But if the others are too few to acknowledge events, the
+   damaged one stays in the ISR for up to WAIT_S, since it has all new events: another replica may come back first.
+3. A damaged replica is made anew. One write makes it no candidate, makes it count as empty, and begins a new leader
+   epoch, so that nobody brings it back for what it fetched before. Then its log is set aside, and copied from the
+   leader. This happens at most once in ANEW_S, and not from a leader that is damaged, too. A kill between two of these
+   steps leaves a replica that is no candidate, and is empty or noted as damaged.
+4. A log that takes no more events is opened anew if the disk takes a sync again. This is tried after RETRY_S, or as
+   soon as a data folder that was away is back, and then ever more seldom (up to ANEW_S). If the log has lost events
+   then, the replica is no candidate any more, in a new leader epoch, and goes on with step 3; it never leads. A replica
+   that still leads, since nobody else can, begins a new leader epoch before its log is opened.
 5. When it is in sync again, what was set aside is removed; but not a log that had lost events: if there was an unclean
    election, people may look for them there.
 """
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from krappy.ports.cluster import MembershipPort
 
 LOOK_S = 0.5
-WAIT_S = 600.0  # that a damaged replica stays in an ISR that would be too small without it
+WAIT_S = 600.0  # for which a damaged replica stays in an ISR that would be too small without it
 ANEW_S = 600.0  # between two times that a replica is made anew, or that a damaged one gives the lead away
 MOST_TOLD = 1000  # replicas in trouble that a broker's registration names
 RETRY_S = 30.0  # until a log is opened anew; twice as long after each failure, up to ANEW_S
@@ -68,7 +68,7 @@ class Care:
         self.removes_aside = False
 
     def failed(self, now: float) -> None:
-        """To be called when its log is opened anew, whatever comes of it: it may fail again at once."""
+        """To be called before its log is opened anew, even if that succeeds: the log may fail again at once."""
         self.pause = min(ANEW_S, 2 * self.pause)
         self.retry = now + self.pause
 
@@ -82,7 +82,7 @@ class FailedLogs:
     def __init__(self, runtime: Runtime, cluster: MembershipPort, assignments: Assignments, logs: ReplicaLogs) -> None:
         self._runtime, self._cluster, self._assignments, self._logs = runtime, cluster, assignments, logs
         self._cares: dict[ReplicaId, Care] = {}
-        self._healing: set[ReplicaId] = set()  # those that were in trouble, and are not in sync again
+        self._healing: set[ReplicaId] = set()  # replicas that were in trouble, and are not in sync again yet
         self._back = -math.inf  # when the data folder came back
 
     async def run(self) -> None:
@@ -109,7 +109,7 @@ class FailedLogs:
             for partition in list(topic.local.values()):
                 key = topic.id, partition.index
                 trouble = self._trouble(key, partition)
-                # Another one has changed it, or ZooKeeper is away: it is looked at again.
+                # If another broker has changed the state, or ZooKeeper is away, the next look tries again.
                 with suppress(RefusedMulti, ConnectionLost, StorageError):
                     if trouble is not None:
                         await self._take_care(topic, partition, key, trouble)
@@ -210,7 +210,7 @@ class FailedLogs:
             return False
 
     async def _look_after(self, topic: Topic, partition: Partition, key: ReplicaId) -> None:
-        """It is in no trouble any more."""
+        """For a replica that is in no trouble any more."""
         found = self._found(topic, partition.index)
         if found is None:
             return

@@ -1,8 +1,8 @@
-"""Internal topics, the audit log's, and those from a cluster's backup get the replicas that they were to have, once
-there are brokers for them.
+"""Internal topics, the audit log's topic, and topics from a cluster's backup get their missing replicas once there are
+brokers for them.
 
 An internal topic is made when it is first needed, perhaps by the first broker of a cluster, alone. Without this its
-partitions would stay on that broker for ever, and die with it. So would those that the first broker has from a backup.
+partitions would stay on that broker for ever, and die with it. So would topics that the first broker has from a backup.
 The controller's broker adds what is missing, as a reassignment. Replicas that are there stay where they are.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
 
 LOOK_S = 2.0
-MOST_MOVING = 50  # partitions of the cluster, from which on no further restored topic begins to grow
+MOST_MOVING = 50  # while so many partitions of the cluster move, no further restored topic begins to grow
 
 
 class Growth:
@@ -70,7 +70,7 @@ class Growth:
             await change(runtime.store, lambda: self._grown(topic.name, topic.id))
 
     async def _grown(self, name: str, id: bytes) -> list[Operation]:
-        """What says that a restored topic has all its replicas."""
+        """The operations that note that a restored topic has all its replicas."""
         topic = self._runtime.image.topics.get(name)
         if topic is None or topic.id != id or not topic.restored_factor:
             return []

@@ -1,4 +1,4 @@
-"""What a broker's registration tells: where its data folder is, and what that has of the cluster's partitions."""
+"""What a broker's registration tells: where its data folder is, and what the folder has of the cluster's partitions."""
 
 from __future__ import annotations
 

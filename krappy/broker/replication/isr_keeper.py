@@ -1,9 +1,9 @@
 """The leader's care for the ISRs of its partitions: followers that lag leave, those that have caught up come back.
 
-A follower that is out comes back only while it renews its lease: meanwhile this leader reads the leases.
+A follower comes back only while it renews its lease. So while one is out, this leader reads the leases.
 
-A change is a write that demands the state's version. It may be refused, or its answer lost: then what is read behind it
-is in force. Until that is known, the replica set counts with both ISRs.
+A change is a write that demands the state's version. If it is refused, or its answer is lost, the state that is read
+after it is in force. Until that is known, the replica set counts with both ISRs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class IsrKeeper:
                     nursery.start_soon(self._change, partition, proposal)
 
     async def _listen(self) -> None:
-        """Looks who renews its lease, while somebody could come into an ISR."""
+        """Looks which brokers renew their leases, while one of them could come into an ISR."""
         while True:
             await trio.sleep(LISTEN_S)
             if not self._are_out():
@@ -123,8 +123,8 @@ class IsrKeeper:
             partition.know(found.state, found.version, epoch, proposal)
 
     async def _settle(self, partition: Partition, epoch: int, proposal: Proposal) -> None:
-        """Learns whether a write was done whose answer was lost. The read comes behind it, in the same session; in a
-        later session this broker has another epoch, and leads no more in this one."""
+        """Learns whether a write whose answer was lost was done. The read comes after it in the same session. In a
+        later session this broker has another epoch, and does not lead in this leader epoch any more."""
         path = paths.state(partition.topic, partition.index)
         while partition.role is Role.LEADER and partition.epoch == epoch:
             try:

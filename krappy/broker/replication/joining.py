@@ -2,8 +2,8 @@
 are given to the cluster.
 
 A folder belongs to one cluster, and to one broker of it, for ever. If ZooKeeper was emptied, or the path in it or the
-broker's id is a wrong one, the broker does not start, and nothing is changed: another broker would take the replicas in
-the folder for some that have left it.
+broker's id is a wrong one, the broker does not start, and nothing is changed: otherwise it would take the replicas in
+the folder for replicas that were reassigned to others.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from krappy.ports.cluster import MembershipPort
     from krappy.store.meta import Meta
 
-PATIENCE_S = 10.0  # between two words that ZooKeeper is still waited for
-LOOK_S = 0.2  # how often it is looked whether this broker's id is free
+PATIENCE_S = 10.0  # between two reports that ZooKeeper is still waited for
+LOOK_S = 0.2  # between two looks whether this broker's id is free
 # The internal topics, and what in the meta database is coordinated by their leaders (see store/FORMAT.md).
 COORDINATED = {
     OFFSETS: (b"kg/", b"ko/"),
@@ -81,9 +81,9 @@ async def join(runtime: Runtime, cluster: MembershipPort, local: LocalCatalog, r
 
 
 async def _until_free(runtime: Runtime, cluster: MembershipPort, local: LocalCatalog, replicas: LocalReplicas) -> None:
-    """Before anything is noted, or given to the cluster: waits while another folder is registered as this broker.
-    Raises StorageError if one ever was, and this one has topics to give: each replica of this broker counts as lost
-    with that folder, so nobody would lead them."""
+    """Called before anything is noted, or given to the cluster. Waits while another folder is registered as this
+    broker. Raises StorageError if another folder ever was, and this one has topics to give: each replica of this broker
+    counts as lost with that folder, so nobody would lead them."""
     directory, told = await runtime.in_thread(replicas.directory), False
     last = await cluster.read(paths.epoch(runtime.id))
     is_new = last is None or znodes.directory(last.data) in ("", directory)
@@ -104,7 +104,7 @@ async def _until_free(runtime: Runtime, cluster: MembershipPort, local: LocalCat
 
 def check_alone(data: Path, meta: Meta) -> None:
     """Raises StorageError when a broker of a cluster is started without its ZooKeeper: it would have none of its
-    topics, and what it took for others of the same names would be nowhere in the cluster."""
+    topics, and events that it took for new topics of the same names would not be in the cluster."""
     replicas = LocalReplicas(meta)
     if cluster := replicas.cluster or replicas.joining[0]:
         raise StorageError(
@@ -117,8 +117,8 @@ async def _give(
     runtime: Runtime, cluster: MembershipPort, local: LocalCatalog, replicas: LocalReplicas, cluster_id: str
 ) -> None:
     """Gives the cluster of this id what the folder has from its time alone. Each topic gets this broker as its only
-    replica, and goes on in the next leader epoch. Users, ACLs and quotas go to a cluster that has none: in another one
-    they might allow what it forbids. If this is interrupted, the next start does what is left.
+    replica, and goes on in the next leader epoch. Users, ACLs and quotas are given only to a cluster that has none: in
+    another one they might allow what it forbids. If this is interrupted, the next start does what is left.
 
     Groups, transactions and jobs are in this folder, so this broker coordinates all names from then on. Raises
     StorageError, before anything is changed, if the cluster has a topic of one of the names."""
@@ -162,8 +162,8 @@ async def _give(
 
 
 def _check(runtime: Runtime, image: Image, there: Image, *, begun: bool) -> None:
-    """Raises StorageError when the cluster has a topic of the folder's, unless that may have been given by now, or
-    another one of its name."""
+    """Raises StorageError if the cluster has one of the folder's topics, unless that may have been given to it already,
+    or another topic of the same name."""
     for topic in image.topics.values():
         found = there.topics.get(topic.name)
         if found is not None and found.id == topic.id:
@@ -203,7 +203,7 @@ def _has(runtime: Runtime, prefix: bytes) -> bool:
 
 
 async def _skip_producer_ids(cluster: MembershipPort, given: int) -> None:
-    """Lets the cluster give no producer id that this broker may have given."""
+    """Sees to it that the cluster gives no producer id that this broker may have given."""
     path = paths.PRODUCER_IDS
 
     async def made() -> list[Operation]:

@@ -34,7 +34,7 @@ class Leaving:
         self._runtime, self._cluster, self._replicas = runtime, cluster, replicas
 
     def due(self, image: Image) -> Iterator[ReplicaId]:
-        """The replicas here that are others' now, as far as this image tells."""
+        """The replicas here that belong to other brokers now, as far as this image tells."""
         for replica in sorted(self._replicas.all()):
             if self._is_another(image, replica):
                 yield replica

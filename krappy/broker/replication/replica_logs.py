@@ -1,13 +1,14 @@
-"""The logs of this broker's replicas: how one is opened that others have copies of, and how another takes its place.
+"""The logs of this broker's replicas: how a log is opened of which other brokers have copies, and how another log takes
+its place.
 
-A log that has lost events that were acknowledged makes its broker take itself out of the partition's candidates before
-it registers. One that is damaged, or can't be opened, does not: what it has may be all there is. Either stays where it
-is until another replica leads (failed_logs.py); only then it is set aside, and copied anew. The folder of another
-topic, which had this name, is set aside as well.
+If a log has lost acknowledged events, its broker takes itself out of the partition's candidates before it registers. If
+a log is damaged or can't be opened, it does not: what the log has may be all there is. In both cases the log stays
+where it is until another replica leads (failed_logs.py); only then it is set aside, and copied anew. The folder of
+another topic that had this name is set aside as well.
 
     DATA/set-aside/<topic>-<n>.<time>/    such a log, for people to look into; it can be deleted
 
-Of a replica that was made anew the last one stays there until the copy is in sync, if the disk has room for both.
+The last log of a replica that was made anew stays there until the copy is in sync, if the disk has room for both.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class ReplicaLogs:
         for topic, index, number in wanted:
             folder = self._runtime.folder_of(topic.name, index)
             known, owner = (topic.id, index) in self.replicas, identity.owner(folder)
-            # A log that was not made here for this topic, and does not tell whose it is, may be another one's.
+            # A log that was not made here for this topic, and does not tell whose it is, may be another topic's.
             if owner not in (None, text_id(topic.id)) or (owner is None and not known and not _is_gone(folder)):
                 self._set_aside(folder)
             if not known and _is_gone(folder):  # an earlier version may have removed a replica, and left its record
@@ -95,7 +96,7 @@ class ReplicaLogs:
         return await open_logs(places, runtime.disk_limiter, runtime.report, runtime.check_taking, new=False)
 
     def _standing(self, wanted: Wanted, log: Log) -> Standing:
-        """How far the log is committed. It knows what is wrong with it then."""
+        """How far the log is committed. Also notes in the log what is wrong with it."""
         topic, index, number = wanted
         if isinstance(log, OfflineLog):
             return Standing.whole(log)
@@ -141,12 +142,12 @@ class ReplicaLogs:
             return Standing.whole(log)
 
     def accept(self, log: Log) -> None:
-        """What a log has lost is lost: it leads. Blocks. Raises StorageError."""
+        """Accepts what the log of a leader has lost. Blocks. Raises StorageError."""
         loss.forget(log.folder)
         log.lost = ""
 
     def note_damage(self, log: Log) -> None:
-        """Lets the next start know. Blocks. Raises StorageError."""
+        """Notes the log's damage for the next start. Blocks. Raises StorageError."""
         with refusals(log.folder):
             loss.note(log.folder, Trouble.DAMAGED, log.damage)
 
@@ -162,7 +163,7 @@ class ReplicaLogs:
         return aside
 
     def replace(self, topic: Topic, index: int, old: Log) -> tuple[Log, Standing]:
-        """Sets the log aside, and makes an empty one. An earlier one that was set aside goes; and so does this one, if
+        """Sets the log aside, and makes an empty one. A log that was set aside before is removed. So is this one, if
         the disk has no room for both. After an error it can be called again. Blocks. Raises StorageError."""
         folder = self._runtime.folder_of(topic.name, index)
         with refusals(folder):
@@ -196,7 +197,7 @@ class ReplicaLogs:
             OS_DISK.unlink(folder / PROBE)
 
     def reopen(self, topic: Topic, index: int, number: int, old: Log) -> tuple[Log, Standing]:
-        """Opens a log anew that took no more events. Blocks. Raises StorageError; also if the log turns out to have
+        """Opens anew a log that took no more events. Blocks. Raises StorageError; also if the log turns out to have
         lost events: `old` and `lost` say so then."""
         folder = self._runtime.folder_of(topic.name, index)
         old.abandon()
@@ -221,8 +222,8 @@ class ReplicaLogs:
         return log
 
     def told(self) -> list[Path]:
-        """Nobody counts on this broker any more for what it has lost. Gives the folders of logs that are empty, as
-        everybody knows now: `forget_losses`. If that is not done, they are copied once more after the next start."""
+        """To be called once nobody counts on this broker for what it has lost. Gives the folders of logs that everybody
+        knows to be empty now, for `forget_losses`. Without that they are copied once more after the next start."""
         empty = [each for each, lost in self.lost.items() if lost is Loss.ALL]
         self.lost.clear()
         topics = self._runtime.topics.by_id

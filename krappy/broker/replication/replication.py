@@ -106,7 +106,7 @@ class Replication:
         self._runtime.spawn(self._replicate)
 
     def _is_told(self) -> bool:
-        """Whether it holds a read lease, and has no topic that there is not any more."""
+        """Whether it holds a read lease, and has no topic that does not exist any more."""
         names = self.cluster.image.names
         return self.cluster.may_read() and all(
             names.get(each.id) == name for name, each in self._runtime.topics.items()
@@ -156,7 +156,7 @@ class Replication:
             await cluster.close()
 
     def _movable(self) -> list[Partition]:
-        """What it leads, or has not handed on yet, that another broker can take over."""
+        """The partitions that it leads, or has not handed over yet, and that another broker can take over."""
         image, own = self.cluster.image, self._runtime.id
         others = {id for id, each in image.brokers.items() if id != own and not each.draining}
         return [
