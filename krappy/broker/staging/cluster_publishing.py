@@ -5,13 +5,14 @@ Rules of this file:
 
 - Each try has a producer id of its own, which is durable before anything is written under it. Its batches are appended
   one after another in each partition. When one fails, or nobody knows whether it did, or the job gets another
-  coordinator, all of the try is aborted, and the next one begins anew.
+  coordinator, the whole try is aborted, and the next try begins anew.
 - An end is told to all partitions that the job goes to, whether or not something came there. It has the coordinator's
-  epoch, and raises the producer's. So no batch of the try is taken later, and no end by an older coordinator.
+  epoch, and raises the producer's epoch. So afterwards no batch of the try is taken, nor an end by an older
+  coordinator.
 - A try is aborted before its producer id is forgotten: so there is always somebody who ends what it has begun.
-- Before that, the job is written once more as it is: once committed in this term, no record can come up any more by
-  which an earlier coordinator wanted to commit the try, and which only some replicas have. A coordinator after this one
-  may be one of those.
+- Before that, the job is written once more as it is. An earlier coordinator may have written a record to commit the
+  try, which only some replicas have, and the next coordinator may be one of these. Once the new write is committed in
+  this term, the old record can't come up any more.
 - Nothing is written while a partition that the job goes to can't take events: what is written to the others would be
   aborted, and take room until it is cleaned. After a try that failed for another reason, the next one waits longer.
 - Markers that commit are written once every batch is committed, and that is recorded. From then on the job can only be
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from krappy.ports.cluster import LogPeersPort
 
 EPOCH = 0  # the producer epoch of batches
-ENDED = 1  # that of markers
+ENDED = 1  # the producer epoch of markers
 FINAL = (CorruptBatch, RecordTooLarge)  # a job with these can't be published as a whole
 
 At = tuple[bytes, int]  # topic id, partition
@@ -157,8 +158,8 @@ class ClusterPublisher:
                     raise NotEnoughReplicas(f"too few replicas of {name}-{index} are in sync to publish the job")
 
     async def _write(self, live: LiveJob) -> list[PublishedPart]:
-        """Appends all batches. Gives what the logs then have of the job, committed. Raises those of `FINAL` for a job
-        that can't be published; KrappyError, after which it may be tried again under another producer id."""
+        """Appends all batches. Gives what the logs then have of the job, committed. Raises one of `FINAL` for a job
+        that can't be published; another KrappyError if it may be tried again under another producer id."""
         places: dict[At, JobPlace] = {}
         for staging in live.published:
             for index, _ in staging.counts:
@@ -192,7 +193,7 @@ class ClusterPublisher:
             position, number = position + len(row), number + 1
 
     async def _append_all(self, live: LiveJob, shares: dict[At, list[StagedFrame]], places: dict[At, JobPlace]) -> None:
-        """Each partition's batches at the same time as the others'. Raises as `_write`, once all have ended."""
+        """Appends to all partitions at the same time. Raises as `_write`, once all have ended."""
         troubles: list[KrappyError] = []
 
         async def append(at: At) -> None:
@@ -215,7 +216,7 @@ class ClusterPublisher:
             live.term.check(live.job.name)
             topic = self._runtime.image.topics.get(place.at.topic)
             if topic is None or topic.id != id:
-                return  # it was deleted, and all that went there with it
+                return  # the topic was deleted, with all that went there
             leader = topic.partitions[place.at.partition].state.leader
             if leader == NOBODY:
                 raise NotLeader(f"nobody leads {place.at} now", topic=place.at.topic, partition=place.at.partition)

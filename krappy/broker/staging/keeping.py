@@ -1,8 +1,8 @@
-"""Where staged jobs are kept: in the meta database and the folder of a broker that is alone. In a cluster:
+"""Where staged jobs are kept. A broker that is alone keeps them in its meta database and its folder; for a cluster see
 replicated.py.
 
-A broker that is alone does not keep its jobs in a topic: their batches would be written twice more there, to a log and
-to a view, where now each is written to one file. No other broker could take them over.
+A broker that is alone does not keep its jobs in a topic: their batches would be written twice there, to a log and to a
+view, while now each is written once, to a file. And no other broker could take them over.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ class KeptJob(NamedTuple):
 
 
 class JobTerm(Protocol):
-    """A time in which one broker coordinates a job. `epoch`: markers carry it: those of an earlier one are refused.
+    """A time in which one broker coordinates a job. `epoch`: markers carry it; those of an earlier epoch are refused.
 
-    What it writes is durable on return. Raises StorageError: then the old state stays, but after a crash just then it
-    may be either. Raises as `check`: then another coordinator finds either."""
+    What a method writes is durable on return. If it raises StorageError, the old state stays, but after a crash just
+    then it may be the old or the new one. It also raises as `check`: then another coordinator finds the old or the new
+    state."""
 
     epoch: int
 
@@ -41,17 +42,17 @@ class JobTerm(Protocol):
         """Raises NotCoordinator, CoordinatorNotAvailable when it is over."""
 
     async def begin_attempt(self, job: Job, attempt: StagedTask) -> None:
-        """An attempt begins. If it is not sealed, it ends with this term."""
+        """Notes that an attempt begins. If it is not sealed, it ends with this term."""
 
     async def put(self, job: Job, sealed: StagedTask | None = None) -> None:
-        """A job that is not over, and an attempt that was sealed now."""
+        """Writes a job that is not over, and an attempt that was sealed now."""
 
     async def drop(self, job: Job, sealed: StagedTask) -> None:
         """Forgets one sealed attempt."""
 
     async def end(self, job: Job, sealed: Collection[str], *, sync: bool = True) -> None:
-        """The outcome of a job; its attempts, of which these are `sealed`, are forgotten. Without `sync` it need not be
-        durable: it may be found out again."""
+        """Writes the outcome of a job, and forgets its attempts, of which these are `sealed`. Without `sync` it need
+        not be durable, since it can be found out again."""
 
     async def find(self, name: str) -> Job | None:
         """The outcome of a job that is over; None if it is not known."""
@@ -64,7 +65,8 @@ class JobKeeper(Protocol):
         """Loads what is kept. Raises StorageError for what it can't read."""
 
     def check_here(self, name: str) -> None:
-        """Raises CoordinatorLoading, CoordinatorNotAvailable while this broker has not loaded what is kept of it."""
+        """Raises CoordinatorLoading, CoordinatorNotAvailable while this broker has not loaded what is kept of the
+        job."""
 
     def term(self, name: str) -> JobTerm:
         """Raises NotCoordinator, CoordinatorNotAvailable unless this broker coordinates the job now."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LiveJob:
-    """Tasks that hold it see here when it is over. `term`: in which this broker coordinates it."""
+    """Tasks that hold it see here when it is over. `term`: the term in which this broker coordinates it."""
 
     def __init__(self, job: Job, term: JobTerm) -> None:
         self.job = job

@@ -5,11 +5,12 @@ Rules of this file:
 - Batches are appended as any others, in a transaction of a producer id that only this job has. So readers of committed
   events see none of them before the markers are written. The producer's sequence in the log tells which batches it has
   already: after a crash, or when the disk refused, publishing goes on after those. So the log takes a batch only behind
-  the one before it, also while it knows nothing of the producer yet.
-- Batches are in the order of the tokens, and in that of each file. So each try gives them the same sequence numbers.
+  the one before it, even while it knows nothing of the producer yet.
+- Batches are in the order of the tokens, and for each token in the order of its file. So each try gives them the same
+  sequence numbers.
 - Markers are written once every batch is on disk and that is recorded. From then on the job can only be committed.
 - Memory: at most `WINDOW` bytes of a job are under way, however large it is.
-- Disk: like other events, a job's are not written while the disk has room for nothing but deletions.
+- Disk: like other events, a job's events are not written while the disk has room for nothing but deletions.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class Publication:
     async def _append_all(self, places: dict[At, PublishedPlace], under_way: deque[tuple[int, Later[None]]]) -> None:
         size = 0
         for staging in self._stagings:
-            with closing(self._blocks(staging, places)) as blocks:  # at once: its file takes room while it is open
+            with closing(self._blocks(staging, places)) as blocks:  # closed at once: an open file takes room
                 while (block := await self._runtime.in_thread(partial(next, blocks, None))) is not None:
                     if self._runtime.stopped:
                         raise ShuttingDown("the broker is shutting down; the job is published after its next start")
@@ -130,7 +131,8 @@ class Publication:
             await self._oldest(under_way)
 
     async def _oldest(self, under_way: deque[tuple[int, Later[None]]]) -> int:
-        """Waits for the oldest append. Gives its size. In each partition, the first one that fails has the reason."""
+        """Waits for the oldest append. Gives its size. In each partition, the first append that fails has the
+        reason."""
         size, later = under_way.popleft()
         await later.wait()
         return size
@@ -162,7 +164,7 @@ class Publication:
         def stored(found: StoredAt | None, error: Exception | None) -> None:
             if found is not None:
                 place.stored(found.offset, item.header.count)
-            if error is None or isinstance(error, UnknownTopic):  # deleted, and all that went there with it
+            if error is None or isinstance(error, UnknownTopic):  # deleted, with all that went there
                 answer.resolve(None)
             else:
                 answer.reject(error)

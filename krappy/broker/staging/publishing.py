@@ -1,4 +1,4 @@
-"""Carries out the commit of a job, by a broker that is alone. In a cluster: cluster_publishing.py."""
+"""Carries out the commit of a job at a broker that is alone. For a cluster see cluster_publishing.py."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class JobEnds(Protocol):
 
 class Publisher(Protocol):
     async def new_id(self, stagings: Sequence[StagedTask]) -> int:
-        """The producer id under which a job with these is published."""
+        """The producer id under which a job with these tasks is published."""
 
     def begins(self, job: Job) -> None:
         """This job is about to be published."""
 
     async def carry_out(self, live: LiveJob, ends: JobEnds) -> None:
-        """Publishes a committed job, or aborts it when it can't be published as a whole. Raises KrappyError: then it is
-        to be called again."""
+        """Publishes a committed job, or aborts it when it can't be published as a whole. If it raises KrappyError, it
+        must be called again."""
 
 
 class LocalPublisher:
@@ -47,7 +47,7 @@ class LocalPublisher:
     def __init__(self, runtime: Runtime, files: StagedFiles, producer_ids: ProducerIds) -> None:
         self._runtime, self._files = runtime, files
         self._producer_ids = producer_ids
-        self._owners = producer_ids.owned  # of jobs that are being published
+        self._owners = producer_ids.owned  # the producer ids of jobs that are being published
 
     async def new_id(self, stagings: Sequence[StagedTask]) -> int:
         return await self._producer_ids.new_own(self._targets(stagings))

@@ -1,13 +1,14 @@
-"""Staged jobs of a cluster: events of `__staged_jobs`, each a key as `store/staging.py` has them. The leader of a job's
+"""Staged jobs of a cluster: events of `__staged_jobs`. The keys are those of `store/staging.py`. The leader of a job's
 partition coordinates the job; `coordinated/internal_tables.py` says from when to when.
 
 - The batches of attempts are rows of the same partition: so they are where the job is, whoever coordinates it. A sealed
   attempt outlives any broker. One that is not sealed ends with its coordinator's term; its task stages it again.
-- Rows of an attempt are removed before what says that there is the attempt: the next coordinator finds what is left.
+- Rows of an attempt are removed before the row which says that the attempt exists: so the next coordinator finds what
+  is left.
 - Outcomes are not loaded, but looked up in the view.
-- What a broker has from its time alone moves here: outcomes, and jobs that it was publishing, whose staged files are
-  not there any more. So these are aborted, or their markers written. Jobs that were open are forgotten: their tasks
-  find that their tokens are unknown, and stage again.
+- What a broker kept while it was alone moves here: outcomes, and jobs that it was publishing. The staged files of these
+  jobs are not there any more, so they are aborted, or their markers are written. Jobs that were open are forgotten:
+  their tasks find that their tokens are unknown, and stage again.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from krappy.waiting import wait_any
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
 
-ROW = 1 << 20  # bytes of frames that one row has, if no frame has more
+ROW = 1 << 20  # bytes of frames that one row has, unless a single frame has more
 
 
 class KeptJobs(NamedTuple):
@@ -90,7 +91,8 @@ class JobTable:
         return None if value is None else job_of(name, value)
 
     async def value(self, key: bytes) -> bytes | None:
-        """Of a row that is not loaded, as of all that was committed. Raises as `wait_for_views`, StorageError."""
+        """The value of a row that is not loaded, as of all that was committed. Raises as `wait_for_views`,
+        StorageError."""
         partition = self._table.partition
         await wait_for_views([partition])
         entry = partition.views.get(partition.number, key)
@@ -169,7 +171,7 @@ class RowData:
 
 class ReplicatedJobs(InternalTables[KeptJobs]):
     """Implements `JobKeeper`. `loaded(jobs, term)` is called with jobs that this broker coordinates from now on, and
-    `unloaded(is_in)` when it forgets those for whose name `is_in` is true."""
+    `unloaded(is_in)` when it forgets the jobs for whose name `is_in` is true."""
 
     def __init__(
         self,
@@ -198,7 +200,7 @@ class ReplicatedJobs(InternalTables[KeptJobs]):
             try:
                 await self._forget_in(term, before_ms + ahead)
             except NotLeader:
-                pass  # whoever leads it now does it
+                pass  # the broker that leads it now does it
             except KrappyError as error:
                 self._runtime.report("housekeeping_failed", part="staging", error=str(error))
 
@@ -212,9 +214,9 @@ class ReplicatedJobs(InternalTables[KeptJobs]):
                 try:
                     name = job_in(key)
                     outcome = await term.find(name)
-                except StorageError:  # it can't be read; the others are forgotten all the same
+                except StorageError:  # this one can't be read; the others are forgotten all the same
                     continue
-                same = outcome is not None and ended_key(outcome) == key  # else it has begun and ended again since
+                same = outcome is not None and ended_key(outcome) == key  # if not, it has begun and ended anew
                 await term.write(name, {}, [key, group_key(OUTCOME, name)] if same else [key])
             if at is None:
                 return

@@ -223,7 +223,7 @@ class StagedAttempt:
             await self._data.remove()
 
     async def leave(self) -> None:
-        """Another broker coordinates its job now: its room there is not this broker's any more."""
+        """Gives back its room, since another broker coordinates its job now."""
         async with self._file:
             size, self.size = self.size, 0
             self._claim(-size)

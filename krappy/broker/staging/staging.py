@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 MAX_JOBS = 10_000  # jobs that are not over
 MAX_ATTEMPTS = 50_000  # attempts of all jobs together
 PUBLISHING = 4  # jobs that are published at a time
-RETRY_S = 1.0  # pause after the disk refused,
-LONGEST_S = 30.0  # and at most, while each try begins anew
+RETRY_S = 1.0  # seconds of pause after a try that failed
+LONGEST_S = 30.0  # the longest pause, while each try begins anew
 
 
 class StagingCoordinator:
@@ -78,9 +78,9 @@ class StagingCoordinator:
         self._outcome_ms = runtime.config.staging_outcome_ms
         self._live: dict[str, LiveJob] = {}
         self._turns = IdTurns()
-        self.owners = producer_ids.owned  # of jobs that are being published
+        self.owners = producer_ids.owned  # the producer ids of jobs that are being published
         self._attempts = 0
-        self.used = 0  # bytes that what is staged takes
+        self.used = 0  # bytes that are staged
         self._slots = trio.Semaphore(PUBLISHING)
         self._at_work = 0
         self._settled = Signal()
@@ -88,12 +88,12 @@ class StagingCoordinator:
     # --- life
 
     async def open(self) -> None:
-        """Loads all jobs and goes on with them; in a cluster those that it coordinates, whenever it does. Raises
+        """Loads all jobs and goes on with them; in a cluster with each job when it begins to coordinate it. Raises
         StorageError for a state that can't be read."""
         await self.keeper.open()
 
     def take(self, jobs: Sequence[KeptJob], term: JobTerm) -> None:
-        """Goes on with these, which this broker coordinates from now on."""
+        """Goes on with these jobs, which this broker coordinates from now on."""
         now = self._runtime.clock.steady_ms()
         for job, sealed in jobs:
             kept = job._replace(touched_ms=now) if job.state is JobState.OPEN else job
@@ -134,7 +134,7 @@ class StagingCoordinator:
     async def stage(
         self, topic_name: str, name: str, task: str, attempt_name: str, ttl_ms: int, id: str | None
     ) -> StageOpened:
-        """Begins an attempt of a task to stage for a topic; with `id`, goes on with one over a new connection.
+        """Begins an attempt of a task to stage for a topic; with `id`, goes on with that attempt over a new connection.
 
         Raises as core's `begin`; UnknownTopic; UnknownStaging for an attempt that is gone; Overloaded.
         """
@@ -163,20 +163,21 @@ class StagingCoordinator:
             return StageOpened(staging.id, attempt, *attempt.producer)
 
     def topics(self, name: str) -> set[str]:
-        """Those that a job stages for; none if it is over, or not there."""
+        """The topics that a job stages for; none if the job is over, or not there."""
         live = self._live.get(name)
         return set() if live is None else {each.staging.topic for each in live.attempts.values()}
 
     async def seal(self, name: str, id: str, records: int) -> str:
         """Makes an attempt durable, and gives its token. Sealing it again gives the same token.
 
-        Raises `core.refusal`, UnknownStaging, InvalidRequest when it does not have `records` records, StorageError.
+        Raises the error of `core.refusal`, UnknownStaging, InvalidRequest when it does not have `records` records,
+        StorageError.
         """
         _, attempt = self._attempt(await self._find(name), name, id)
         staged = await attempt.sync()
         async with self._turns.of(name):
             term = self.keeper.term(name)
-            # Again: meanwhile it may be dropped, or the job published.
+            # Looks again: meanwhile the attempt may have been dropped, or the job published.
             live, attempt = self._attempt(await self._find(name), name, id)
             if not attempt.staging.sealed:
                 sealed = core.seal(staged, records)
@@ -229,7 +230,8 @@ class StagingCoordinator:
         if live.job.publishing and live.trouble is not None:
             if live.trouble.retriable and not isinstance(live.trouble, NotLeader | NotCoordinator):
                 raise live.trouble
-            # The job is tried again, so its client may ask again: this broker, whoever leads its partitions.
+            # The job is tried again, so its client may ask again. It is to ask this broker, whichever broker leads the
+            # partitions.
             raise CoordinatorNotAvailable(live.trouble.text)
         return live.job, live.done, live.total
 
@@ -306,8 +308,8 @@ class StagingCoordinator:
             try:
                 await self._expire(name, now)
             except (NotLeader, NotCoordinator):
-                pass  # whoever coordinates it now does it
-            except KrappyError as error:  # the topic that has it can't be written to; others' may
+                pass  # the broker that coordinates it now does it
+            except KrappyError as error:  # this job's partition can't be written to; those of others may
                 self._runtime.report("housekeeping_failed", part="staging", error=str(error))
         await self.keeper.forget(now - self._outcome_ms)
 
