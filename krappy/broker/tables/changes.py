@@ -1,10 +1,10 @@
 """Which events of a partition change a table with strays (strays.py), where a key may stand in several partitions.
 
-A watch emits an event unless another partition has a newer one of its key. If the watch has not reached that newer one
-yet, it emits it later. If it has passed it, the newer one was emitted, and may have to be emitted again: another event
-of the key may have been emitted since, which an older event in its own partition has now replaced. So what a watch
-emits last of a key is what the table has. (When partitions are added, another of several events with equal timestamps
-may become the newest. No event tells a watch of that.)
+A watch emits an event unless another partition has a newer event of its key. If the watch has not reached the newer
+event yet, it emits that later. If it has passed the newer event, that was emitted, and may have to be emitted again:
+another event of the key may have been emitted since, and an event with an older timestamp may now have replaced that
+one in its own partition. So what a watch emits last of a key is what the table has. (When partitions are added, another
+of several events with equal timestamps may become the newest. No event tells a watch of that.)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from krappy.broker.partition.partition import Partition
 
 SLICE = 64  # keys looked up together
-HEAD = VALUE_AT + 1  # bytes of an entry before its value, and one that tells a tombstone
+HEAD = VALUE_AT + 1  # bytes of an entry before its value, and one byte more, which tells a tombstone
 Change = tuple[bytes, bytes]  # a key, and a packed entry
 
 

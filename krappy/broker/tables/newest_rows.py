@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from krappy.store.views import Views
 
 LOOKUPS = 4_000  # lookups in one turn: some milliseconds
-BYTES = 1 << 20  # of rows that are looked at in one turn: keys of as many may have to be hashed
+BYTES = 1 << 20  # bytes of rows that are looked at in one turn: so many bytes of keys may have to be hashed
 LEAST, ROOM = 8, 256 << 10  # keys looked up together: at least LEAST, and so many that entries take about ROOM bytes
 
 
@@ -43,7 +43,7 @@ class NewestRows:
         return max(1, LOOKUPS // len(self._places))
 
     async def find_doubles(self, views: Views) -> None:
-        """Makes `of` quicker for who reads all rows. Raises StorageError."""
+        """Makes `of` quicker for a caller that reads all rows. Raises StorageError."""
         strays = self._strays
         async with strays.finding:
             if strays.doubles is None or not strays.doubles.cover(self._applied):
@@ -58,7 +58,7 @@ class NewestRows:
         return self._doubles is not None and not self._doubles
 
     def _shared(self, number: int, keys: Sequence[bytes]) -> list[bytes]:
-        """Those of these keys, which are some partition's in order, that may have an entry in this view."""
+        """Those of `keys` that may have an entry in this view. `keys`: some keys of a partition, in order."""
         if self._doubles is None:
             return self._snapshot.shared(number, keys)
         gone = self._snapshot.gone(number)
@@ -80,7 +80,8 @@ class NewestRows:
                 for key, entry in zip(some, self._snapshot.get_many(number, some), strict=True):
                     if entry is not None and entry >= lowest:
                         size += len(entry)
-                        # Where the key belongs matters among entries of one time alone, and takes long to work out.
+                        # The key's own partition matters only among entries of the same time, and takes long to work
+                        # out.
                         is_tie = entry_timestamp(entry) == entry_timestamp(mine[key])
                         home = home_for(key, self._count) if is_tie else index
                         if is_newer(entry, other, mine[key], index, home):

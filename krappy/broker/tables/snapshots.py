@@ -1,7 +1,7 @@
 """Snapshots of tables that the broker holds under an id. Any connection may read one, so that many readers share it.
 
 They pin old data in RocksDB's files. So there are at most `MOST`, and each ends when neither a read nor a `keep` has
-used it for its time to live. It does not end during a read. The bounds of their keys have a share of memory.
+used it for its time to live. It does not end during a read. The bounds of their keys may take a share of the memory.
 """
 
 from __future__ import annotations

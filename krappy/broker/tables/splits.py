@@ -1,8 +1,9 @@
 """The ranges of keys that a snapshot is read by, cut so that they hold about equal numbers of entries.
 
 Counting a key costs half of what reading its entry does, so a table is counted only while it is small. A large one is
-cut by its files, and within a file between halves whose sizes are estimated by going down a tree of such halves at
-random (Knuth, "Estimating the Efficiency of Backtrack Programs", 1975): some ten milliseconds, however large it is.
+cut between its files. Within a file it is halved again and again. The size of a half is estimated by going down the
+tree of its halves at random (Knuth, "Estimating the Efficiency of Backtrack Programs", 1975). That takes some ten
+milliseconds, however large the table is.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ Range = tuple[int, bytes | None, bytes | None]
 FEW = 1_000_000  # up to so many entries, all are counted, in a quarter of a second
 STRETCH = 2_048  # keys counted at a time: half a millisecond
 STEP = 16  # keys that a counted piece holds
-ROOM = 4 << 20  # bytes of the keys where counted pieces begin; those behind them belong to the last piece
+ROOM = 4 << 20  # bytes of the keys where counted pieces begin; keys behind these belong to the last piece
 TINY = 16  # a half with so few keys is not split further: its keys are counted
 SAMPLES = 2  # estimates of a half's size
-MOST, MOST_IN_ALL = 32, 512  # the most pieces that sampling makes of one piece, and of all, about
+MOST, MOST_IN_ALL = 32, 512  # about the most pieces that sampling makes of one piece, and of all pieces
 PROBES = 300  # the most probes for the middle of a range
 
 
@@ -60,7 +61,7 @@ async def _refined(views: Views, bounds: Sequence[tuple[bytes, bytes]], parts: i
     """Splits each range into pieces that are not much too heavy for `parts` ranges."""
     files = views.files()
     known = [splits.pieces(first, end, files) for first, end in bounds]
-    unflushed = views.unflushed()  # of all topics, in no file
+    unflushed = views.unflushed()  # entries of all topics that are in no file yet
     total = sum(map(splits.weight, known))
     few = total + unflushed <= FEW
     heavy = max(total, unflushed) / parts / FINE
@@ -82,7 +83,7 @@ async def _refined(views: Views, bounds: Sequence[tuple[bytes, bytes]], parts: i
 
 
 async def _counted(views: Views, first: bytes, end: bytes, room: int) -> list[WeightedPiece]:
-    """The first key always begins a piece, and others until they have `room` bytes."""
+    """Counts all keys. The first key always begins a piece; others begin pieces until these keys take `room` bytes."""
     found: list[WeightedPiece] = []
     start: bytes | None = first
     while start is not None:

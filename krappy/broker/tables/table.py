@@ -31,9 +31,7 @@ if TYPE_CHECKING:
     from krappy.store.view_snapshot import Rows, ViewSnapshot
 
 READ = 256 << 10  # bytes of one answer of a watch, and of one read of the log
-PART = (
-    2 << 20
-)  # bytes of changes that are emitted at once, at most: batches of READ bytes may unpack to many times that
+PART = 2 << 20  # the most bytes of changes that are emitted at once: READ bytes may unpack to many times that
 HISTORY_READ = 4 << 20  # bytes of the log that are read for one page of a history
 PROGRESS = 1.0  # seconds after which a watch emits its progress, even if nothing matched
 STRETCH = 10_000  # entries that are read in one turn: a few milliseconds
@@ -66,12 +64,11 @@ class Chosen(NamedTuple):
 
 
 class Folded:
-    """Waits until each view includes an offset: one of `min_offsets` (by partition; none that is not there), of which
-    any replica may answer; or the last that was decided when this was made, which only a leader knows that is sure to
-    lead.
+    """Waits until each view includes an offset. With `min_offsets` (by partition; a missing one is not waited for) any
+    replica may answer. Without, it is the last one decided when this was made: only a sure leader knows it.
 
-    After `wait` they do until another task has its turn: then a view may be dropped or begun anew, and lookups in it
-    find nothing. So a task that pauses between two lookups must wait again (`after`).
+    After `wait` the views include it until another task has its turn: then a view may be dropped or begun anew, and
+    lookups in it find nothing. So a task that pauses between two lookups must wait again (`after`).
     """
 
     def __init__(self, partitions: Sequence[Partition], min_offsets: Least) -> None:
@@ -144,7 +141,8 @@ class TableScan:
         resumable: bool = True,
         whole: bool = False,
     ) -> None:
-        """`whole`: read as parts of one table, in which each key has one row; else each partition for itself."""
+        """`whole`: read as parts of one table, in which each key has one row; if not, each partition is read by
+        itself."""
         chosen.check()
         self._runtime = runtime
         self._partitions = partitions
@@ -315,8 +313,8 @@ class TableWatch:
             await self._emit_progress(at, emit, room)
 
     def _checked(self, wait: W) -> W:
-        """Raises why it does not stand after a wait that saw that: what was to be emitted was not, and nothing may
-        follow on it."""
+        """`wait`, but it raises why the watch does not stand any more, if that was seen during the wait: then something
+        was not emitted, and nothing may follow it."""
 
         async def checked(*args: Any) -> None:
             await wait(*args)
@@ -354,7 +352,8 @@ class TableWatch:
         await wait_any(signals, ready, min(due, default=math.inf) - trio.current_time() if due else math.inf)
 
     async def _emit_progress(self, offsets: dict[int, int], emit: Emit, room: Callable[[], Awaitable[None]]) -> None:
-        """Emits the offsets of partitions where nothing has matched for a while: a client that resumes skips that."""
+        """Emits the offsets of partitions where nothing has matched for a while: so a client that resumes skips these
+        events."""
         for index, (told, when) in list(self._told.items()):
             if told != offsets[index] and trio.current_time() >= when + PROGRESS and not self._closed:
                 await room()
@@ -402,11 +401,12 @@ class TableWatch:
             size = 0
             for header, view in batches.split(data):
                 if header.base_offset > following or header.count < header.next_offset - header.base_offset:
-                    highest = math.inf  # compaction has been here: what it took out may have been in the way of others
+                    highest = math.inf  # compaction was here: nobody knows the timestamps of what it removed
                 following, latest = header.next_offset, max(latest, header.max_timestamp)
                 self.epochs[partition.index] = header.leader_epoch
                 while not header.is_control and offset < following and not self._closed:
-                    # Of one that opens to very much a part at a time; it is not kept open while nobody takes that.
+                    # A batch that unpacks to many bytes is emitted in parts. It is not kept unpacked while the client
+                    # takes one.
                     some, grown, end = self._changes_in(await large.decode(view), offset, PART - size)
                     changes += some
                     size += grown
@@ -446,7 +446,8 @@ class TableWatch:
         emit: Emit,
         room: Callable[[], Awaitable[None]],
     ) -> None:
-        """Emits those of these changes that a watch must see. `offset`: the one after them. `highest`: see `judged`."""
+        """Emits those of these changes that a watch must see. `offset`: the offset after them. `highest`: see
+        `judged`."""
         again: list[tuple[int, bytes]] = []
         if self._whole and partition.strays:
             changes, again = await judged(partition, changes, offsets, highest)

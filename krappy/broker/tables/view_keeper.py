@@ -1,12 +1,12 @@
-"""Makes views whose files are damaged anew from the logs.
+"""Rebuilds views from the logs if their files are damaged.
 
 One RocksDB holds all views. Once its compaction meets a damaged block, it takes no writes at all. Then all views are
 deleted and folded again. Publishing goes on meanwhile; lookups wait, as after a start without views.
 
 The same is done when the disk can't read one of RocksDB's files but can be written to: that part of the disk is lost.
 
-RocksDB takes no more writes either after the disk has refused one, other than for lack of room. Then it is reopened as
-soon as the disk can be written to, and what its files lack is folded again.
+RocksDB also takes no more writes after the disk has refused one for another reason than lack of room. Then it is
+reopened as soon as the disk can be written to, and what its files lack is folded again.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def open_views(folder: Path, sizes: tuple[int, int], numbers: ViewNumbers) -> tu
         if not views.damaged:
             raise
         why = f"{error}; {views.damaged}" if views.damaged != str(error) else str(error)
-    if why:  # not before the error is gone: its traceback may have an iterator, which keeps the old database open
+    if why:  # only once the error is gone: its traceback may have an iterator, which keeps the old database open
         views.throw_away()
         views.begin()
     return views, why
