@@ -1,7 +1,7 @@
 """The broker's catalog: its topics and their settings, which producer ids were given, and its registration.
 
-It changes the tree that all brokers agree on (`Store`, tree_changes.py), and the numbers of this broker's views. When a
-change fails, nothing has changed, but numbers and ids that it took are not given again. Topics change
+It changes the tree that all brokers agree on (`Store`, tree_changes.py), and the numbers of this broker's views. If a
+change fails, nothing has changed, except that numbers and ids that it took are not given again. Topics change
 in an order that is safe in a crash:
 
 - Created: the topic gets its numbers; then it is written to the tree; then its folders and views are made. On open,
@@ -144,8 +144,9 @@ class Catalog(StoredTopics):
     async def add_partitions(
         self, name: str, total: int, replicas: Sequence[Sequence[int]] | None = None, *, scattered: bool = False
     ) -> StoredTopic:
-        """Gives a topic more partitions, durably. `total`: their new number. `replicas`: of those that are added.
-        `scattered`: it is marked so (scattered.py). Raises UnknownTopic, InvalidPartitions, StorageError."""
+        """Gives a topic more partitions, durably. `total`: their new number. `replicas`: the brokers of each added
+        partition. `scattered`: the topic is marked as scattered (scattered.py). Raises UnknownTopic, InvalidPartitions,
+        StorageError."""
         topic = self._find(name)
         count = len(self.image(name).partitions)
         if total <= count:
@@ -174,8 +175,8 @@ class Catalog(StoredTopics):
         return self._find(name)
 
     async def alter(self, name: str, changes: Mapping[str, Given]) -> StoredTopic:
-        """Changes settings, durably; None resets one to its default. Other brokers may change others meanwhile. Raises
-        UnknownTopic, InvalidConfig, StorageError."""
+        """Changes settings, durably; None resets a setting to its default. Other brokers may change other settings
+        meanwhile. Raises UnknownTopic, InvalidConfig, StorageError."""
         id = self._find(name).id
         path = paths.config("topics", name)
 
@@ -241,7 +242,8 @@ class Catalog(StoredTopics):
             return given
 
     def was_given(self, producer_id: int) -> bool:
-        """Whether a broker may have given this producer id. Others' last blocks may not be in the image yet."""
+        """Whether a broker may have given this producer id. The last blocks of other brokers may not be in the image
+        yet."""
         image = self._store.image
         others = len(image.brokers) - 1
         reserved = max(self._next_producer, image.producer_ids + max(0, others) * znodes.PRODUCER_BLOCK)
@@ -282,8 +284,8 @@ class Catalog(StoredTopics):
     # --- after damage, or from a backup
 
     async def skip_epochs(self, starts: int) -> None:
-        """Raises all leader epochs by `starts`. This catalog may not know of that many starts; if their epochs were
-        used again, events of then would be taken for events of now. Durable. Raises StorageError."""
+        """Raises all leader epochs by `starts`. This catalog may not know of that many starts. If their epochs were
+        used again, old events would be taken for new ones. Durable. Raises StorageError."""
 
         async def made() -> list[Operation]:
             found: list[Operation] = []
@@ -324,8 +326,8 @@ class Catalog(StoredTopics):
 
 
 async def skip_ahead(meta: Meta, producer_ids: int) -> None:
-    """For a restored catalog, before a broker opens it: skips what the broker may have given since it was copied, so
-    many producer ids and STARTS leader epochs. Raises StorageError."""
+    """For a restored catalog, before a broker opens it: skips `producer_ids` producer ids and STARTS leader epochs,
+    which the broker may have given since the copy was made. Raises StorageError."""
     local = LocalCatalog(meta)
     catalog = Catalog(LocalStore(local.tree, trio.to_thread.run_sync), local.numbers, trio.to_thread.run_sync, NOBODY)
     await catalog.open()

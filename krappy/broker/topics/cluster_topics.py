@@ -2,7 +2,8 @@
 
 A request is answered once this broker has followed. `Assignments` opens and closes what changes here.
 
-A topic of a name that was deleted just now is made once nobody serves the earlier one any more (deleted_names.py).
+If a topic was deleted just now, another topic of its name is made once nobody serves the deleted one any more
+(deleted_names.py).
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from krappy.store.local_replicas import LocalReplicas
 from krappy.store.log import Log
 from krappy.waiting import wait_any
 
-PATIENCE_S = 20.0  # for this broker to follow a change, and for the first leaders of a new topic
+PATIENCE_S = 20.0  # seconds for this broker to follow a change, and for a new topic to get its first leaders
 
 
 class ClusterTopicChanges(TopicChanges):
-    """`replicas`: what was made in this folder. `in_sync`: as of `Replication`."""
+    """`replicas`: what was made in this folder. `in_sync`: as in `Replication`."""
 
     replicas: LocalReplicas
     in_sync: Callable[[Topic, int], bool]
@@ -80,7 +81,7 @@ class ClusterTopicChanges(TopicChanges):
 
     async def make_internal(self, name: str, shape: ShapeInCluster) -> None:
         """Makes an internal topic. Returns when each partition has its leader. Raises TopicExists, RequestTimeout,
-        InvalidReplicationFactor: there are too few brokers."""
+        InvalidReplicationFactor if there are too few brokers."""
         runtime, partitions = self._runtime, shape.partitions
         placed = await self.place(partitions, shape.factor)
         await runtime.catalog.create(name, partitions, shape.settings, placed)
@@ -89,7 +90,7 @@ class ClusterTopicChanges(TopicChanges):
         )
 
     async def place(self, partitions: int, factor: int = DEFAULT) -> Placement:
-        """The brokers of each new partition. Waits for the first broker that can take replicas: where this one is the
+        """The brokers of each new partition. Waits for the first broker that can take replicas: if this broker is the
         only one, and was just started, it is not registered yet. Raises InvalidReplicationFactor, RequestTimeout."""
         runtime = self._runtime
         chosen = runtime.config.default_replication_factor if factor == DEFAULT else factor
@@ -168,13 +169,13 @@ class ClusterTopicChanges(TopicChanges):
         stored = self.stored(found.name, found.id)
         topic = Topic(stored, found, self._defaults())
         topic.internal, topic.in_sync = found.name in INTERNAL, self.in_sync
-        if not topic.internal:  # its keys are where their groups are, not where murmur2 has them
+        if not topic.internal:  # an internal topic's keys are where their groups are, not where murmur2 puts them
             topic.strays.mark = ScatteredMark(self._runtime, found.name, found.id)
             topic.strays.mark.look()
         return topic
 
     def stored(self, name: str, id: bytes) -> StoredTopic:
-        """What the catalog has of a topic. Raises UnknownTopic if that is another one of its name by now."""
+        """What the catalog has of a topic. Raises UnknownTopic if another topic has its name by now."""
         found = self._runtime.image.topics.get(name)
         stored = self._runtime.catalog.get(name) if found is not None and found.id == id else None
         if stored is None:

@@ -1,12 +1,13 @@
-"""When a topic of a name that was deleted just now may be made anew: once nobody serves the earlier one any more.
+"""After a topic was deleted: when another topic of its name may be made. That is once nobody serves the deleted one any
+more, so for each broker that had a replica of it:
 
-- A broker that had a replica of it renews its read lease after this broker has seen the deletion. Before that it has
-  read of the deletion, too (core/cluster/presence.py).
-- Or its registration ends. A broker that does not hear of ZooKeeper leads, and acknowledges, until its session is over;
-  by its own clock that is not later than by ZooKeeper's. HOLD_S more leaves it time to take its role back.
+- It renews its read lease after this broker has seen the deletion. Before that it has read of the deletion, too
+  (core/cluster/presence.py).
+- Or its registration ends. A broker that does not hear from ZooKeeper leads, and acknowledges, until its session is
+  over; by its own clock that is not later than by ZooKeeper's. HOLD_S more leave it time to give up its role.
 - And HOLD_S have passed: a lease that was renewed before the deletion is over then (scattered.py).
 
-A broker that stood still is not waited for longer than its registration lasts: it knows of itself that it was
+A broker that stood still is not waited for longer than its registration lasts: it finds out itself that it stood still
 (stillness.py).
 """
 
@@ -29,15 +30,15 @@ LOOK_S = 0.1
 
 
 class Gone(NamedTuple):
-    at: float  # when this broker saw that, on trio's clock
-    brokers: dict[int, int]  # those that had a replica, and were registered: the broker epoch of each
+    at: float  # when this broker saw the deletion, on trio's clock
+    brokers: dict[int, int]  # the broker epoch of each broker that had a replica, and was registered
 
 
 class DeletedNames:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._gone: dict[str, Gone] = {}
-        # Later than that nobody leads what was deleted, unless its session lasts far longer than this broker's would.
+        # After so long nobody leads what was deleted, unless its session lasts far longer than this broker's would.
         self._keep_s = HOLD_S + 2 * runtime.config.zookeeper_session_timeout_ms / 1000
 
     def add(self, topic: Topic) -> None:

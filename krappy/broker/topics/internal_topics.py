@@ -1,8 +1,9 @@
-"""Kafka's internal topics, for clients that look for them: `__consumer_offsets` and `__transaction_state`.
+"""The internal topics: `__staged_jobs`, and Kafka's for clients that look for them, such as `__consumer_offsets` and
+`__transaction_state`.
 
-What a Kafka broker keeps in them is in the meta database of a broker that is alone. So they are empty, have no folder,
-are not in the catalog and can't be written to. Clients can always ask for them by name. They are listed from when Kafka
-would have created them: when a client first asks for the coordinator of a group, or of a transactional id.
+A broker that is alone keeps in its meta database what a Kafka broker keeps in them. So they are empty there, have no
+folder, are not in the catalog and can't be written to. Clients can always ask for them by name. They are listed from
+when Kafka would have created them: when a client first asks for the coordinator of a group, or of a transactional id.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from krappy.waiting import Signal
 if TYPE_CHECKING:
     from krappy.settings.server import ServerConfig
 
-PARTITIONS = 50  # of each, as of Kafka's; transaction.state.log.num.partitions may tell another number in a cluster
+PARTITIONS = 50  # of each, as in Kafka; in a cluster transaction.state.log.num.partitions may set another number
 _LOG = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
 INTERNAL: Mapping[str, Mapping[str, str]] = {
     OFFSETS: {**_LOG, "compression.type": "producer"},
@@ -39,7 +40,8 @@ INTERNAL: Mapping[str, Mapping[str, str]] = {
     JOBS: {**_LOG, "compression.type": "uncompressed"},
 }
 # In a cluster these have what is kept of groups, transactional ids and staged jobs, and are replicated as any topic. A
-# write about one name is one batch. All is loaded from the views, whatever the default for other topics is.
+# write about one name is one batch, which may be large. All is loaded from their views, so they have views whatever the
+# default for other topics is.
 _KEPT = {"max.message.bytes": str(16 << 20), "view.enable": "true"}
 
 

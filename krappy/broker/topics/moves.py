@@ -1,6 +1,6 @@
-"""Where partitions are, and who leads them, as people change that: reassignments and elections that they ask for.
+"""How people change where partitions are, and who leads them: by reassignments and elections.
 
-Each is a write that demands what was seen; the controller takes the steps of a reassignment.
+Each is a write that demands the state that was read. The controller takes the steps of a reassignment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
 
 LOOK_S = 0.1  # how often it looks whether leases are renewed
-SETTLE_S = 10.0  # that an unclean election waits until the controller has dismissed a leader and an ISR that are gone
+SETTLE_S = 10.0  # that an unclean election waits for the controller to dismiss a leader and an ISR that are gone
 
 
 class Moves:
@@ -33,10 +33,9 @@ class Moves:
         self._runtime = runtime
 
     async def reassign(self, name: str, wanted: Mapping[int, Sequence[int] | None], *, grows: bool = False) -> set[int]:
-        """Begins reassignments: `wanted` are the new brokers of each partition; None cancels what is under way. The
-        partitions are returned that were to be cancelled and are not being reassigned. `grows`: it is not what somebody
-        wants, but gives a restored topic the replicas that it had. Raises UnknownTopic, StorageError,
-        ConnectionLost."""
+        """Begins reassignments: `wanted` are the new brokers of each partition; None cancels what is under way. Returns
+        the partitions that were to be cancelled and are not being reassigned. `grows`: nobody asked for it, but the
+        topic gets its missing replicas (replication/growth.py). Raises UnknownTopic, StorageError, ConnectionLost."""
         idle: set[int] = set()
 
         async def made() -> list[Operation]:

@@ -27,7 +27,8 @@ NEW_AT_ONCE = 16  # new logs that one thread call makes: each takes a fraction o
 
 class LogPlace(NamedTuple):
     """A partition's log to be opened. `name`: the partition's, for people. `topic_id`: as Kafka writes it. `applied`:
-    its view has the events before this offset, so the log must have had them. `reached`: its record of what it had."""
+    its view has the events before this offset, so the log must have had them. `reached`: the record of how far it was
+    on the disk."""
 
     name: str
     folder: Path
@@ -124,7 +125,7 @@ def _open(place: LogPlace, check_stop: Callable[[], None], *, new: bool) -> Log:
 
 
 def _is_its_own(error: Exception) -> bool:
-    """Whether the error concerns this log only, so that others may open."""
+    """Whether the error concerns this log only, so that others can be opened."""
     if isinstance(error, ShuttingDown):
         return False
     cause = error.__cause__

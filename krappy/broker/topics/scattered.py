@@ -1,28 +1,32 @@
 """Whether a topic of a cluster may have strays (strays.py): what all its brokers agree on.
 
 Each leader sees only its own partitions, but a lookup that finds nothing in a key's own partition must know whether the
-key may stand in another one. So before the first stray is written, its leader marks the topic's znode. It goes on once
-nobody can answer any more who does not know that: each answer needs a read lease, a lease is not renewed before its
-broker has read what it was told of, and the last one that was renewed before ends after LEASE_MS. The mark also comes
-with partitions that are added: keys of before stand elsewhere then. It stays until the topic is deleted.
+key may stand in another one. So before the first stray is written, its leader marks the topic's znode. It writes the
+stray once no broker that does not know the mark can answer any more: each answer needs a read lease, a broker renews
+its lease only after it has read what it was told of, and the last lease that was renewed before the mark ends after
+LEASE_MS. The mark is also set when partitions are added: then earlier keys may stand in another partition than their
+own. It stays until the topic is deleted.
 
 A topic's keys are looked at whether it has a view or not: its view may be turned on later, by its own setting or by a
-default, and then nobody need ask what was written before. Leaders of earlier versions did not look while there was no
-view, nor does a broker that is alone mark anything. So the znode of a topic that was made while all registered brokers
-look has `scattered: false`; one without this field is marked when its view is turned on or off.
+default, and then nobody needs to check what was written before. Leaders of earlier versions did not look while there
+was no view, and a broker that is alone marks nothing. So if all registered brokers look when a topic is made, its znode
+gets `scattered: false`. A topic without this field is marked when its view is turned on or off.
 
-The number of partitions says where a key's own place is, so all brokers have to agree on that, too. The rule:
+A key's own partition depends on the number of partitions, so all brokers have to agree on that number, too. The rules:
 
-- Whoever answers a lookup holds a read lease, and has as many partitions of the topic as the cluster has by all that it
-  was told (`fits`, asked by `Viewed.is_sure`); also it is the topic of this id, not one of that name from before.
+- A broker that answers a lookup holds a read lease, and has as many partitions of the topic as the cluster has by all
+  that it was told (`fits`, asked by `Viewed.is_sure`). Its topic also has this id, and is not an earlier one of that
+  name.
 - A leader that sees another number writes nothing to this topic for HOLD_S. Then no lease is left that was renewed
   before its broker had read of the new partitions. So an event in an added partition, or of a key whose place has
-  changed, is acknowledged only once nobody answers any more who counts by the old number.
-- So if one leader with a lease has so many partitions, no event was acknowledged before in one that it does not know.
-  A client that asks all partitions names the number it knows (`among`); a leader with another one refuses.
-- A topic may be made anew once HOLD_S have passed since this broker saw the deletion of the one before, and all who
-  had replicas of that know it (deleted_names.py): nobody answers for that one then. Nor does anybody acknowledge events
-  for it: who is the only replica in sync, and stood still, writes nothing before it was told that its topic `is_there`.
+  changed, is acknowledged only once no broker that counts by the old number answers any more.
+- So if a leader with a lease has so many partitions, no event was acknowledged before in a partition that it does not
+  know. A client that asks all partitions names the number that it knows (`among`); a leader with another number
+  refuses.
+- A topic may be made anew once HOLD_S have passed since this broker saw the deletion of the earlier one, and all
+  brokers that had replicas of the earlier one know it (deleted_names.py): then nobody answers for that one. Nor does
+  anybody acknowledge events for it: a leader that is the only replica in sync, and stood still, writes nothing before
+  it was told that its topic `is_there`.
 """
 
 from __future__ import annotations
@@ -51,8 +55,8 @@ class ScatteredMark:
 
     def __init__(self, runtime: Runtime, name: str, id: bytes) -> None:
         self._runtime, self._name, self._id = runtime, name, id
-        self._since = math.inf  # when this broker saw it first, or another number of partitions
-        self._count = 0  # partitions, as they were seen last; 0: it was not looked yet
+        self._since = math.inf  # when this broker first saw the mark, or saw another number of partitions
+        self._count = 0  # partitions at the last look; 0: there was no look yet
         self._wanted = False
 
     @property
@@ -62,8 +66,8 @@ class ScatteredMark:
 
     @property
     def is_there(self) -> bool | None:
-        """Whether there is still this topic, by all that this broker was told; None: it stood still, and was told
-        nothing since."""
+        """Whether this topic still exists, by all that this broker was told; None: this broker stood still, and was
+        told nothing since."""
         if self._runtime.stillness.was:
             return None
         found = self._runtime.image.topics.get(self._name)
@@ -84,7 +88,8 @@ class ScatteredMark:
         return found is not None and found.id == self._id and len(found.partitions) == count
 
     def look(self) -> None:
-        """To be called with each new image: the mark counts from when it, and this number of partitions, was seen."""
+        """To be called with each new image: the mark counts from when it was seen together with this number of
+        partitions."""
         found = self._runtime.image.topics.get(self._name)
         if found is None or found.id != self._id:
             return
@@ -95,7 +100,7 @@ class ScatteredMark:
 
     @property
     def is_known(self) -> bool:
-        """Whether no leader can answer any more who does not know it."""
+        """Whether no leader that does not know the mark can answer any more."""
         self.look()
         return trio.current_time() - self._since >= HOLD_S
 
@@ -105,7 +110,8 @@ class ScatteredMark:
         return self.is_set and not self.is_known
 
     async def make_known(self) -> None:
-        """Sets it, and returns when it `is_known`. Raises RequestTimeout while ZooKeeper is away, UnknownTopic."""
+        """Sets the mark, and returns when it `is_known`. Raises RequestTimeout while ZooKeeper is away,
+        UnknownTopic."""
         try:
             with trio.fail_after(PATIENCE_S):
                 await self._set()
@@ -133,7 +139,7 @@ class ScatteredMark:
         self.look()
 
     def want(self) -> None:
-        """Sets it in the background: a replica here has strays from a time without this mark."""
+        """Sets the mark in the background: a replica here has strays from a time without it."""
         if not self._wanted and not self.is_set:
             self._wanted = True
             self._runtime.spawn(self._set_later)

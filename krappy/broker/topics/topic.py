@@ -38,7 +38,7 @@ class Topic:
         self.see(image)
         self.given = dict(stored.config)  # the settings that were set for it
         self.inherited = inherited
-        self._older = stored.defaults  # only those that differ from a topic's that is created now
+        self._older = stored.defaults  # only those that differ from the defaults of a topic made now
         self.config = self.parse(self.given, inherited)
         self.deleted = False
 
@@ -109,8 +109,8 @@ class Topic:
         raise not_led(self.image, index)
 
     def replica(self, index: int) -> Partition:
-        """A partition of which this broker has a replica in sync, by all that it was told, and it would have been told
-        by now: so it knows of strays, and that the topic was not deleted. Raises NotLeader, UnknownPartition."""
+        """A partition of which this broker has a replica in sync, by all that it was told. It holds a read lease, so it
+        would have been told by now of strays, or that the topic was deleted. Raises NotLeader, UnknownPartition."""
         found = self.held(index)
         if not self.in_sync(self, index):
             raise not_led(self.image, index)
@@ -128,8 +128,8 @@ class Topic:
     @property
     def scattered(self) -> bool:
         """Whether it may have strays: keys in another partition than murmur2 gives them. Then all partitions are
-        asked for a key. Once no partition has a view, nobody is: who asks is to hear that there is no table, also
-        when the topic is marked."""
+        asked for a key. Once no partition has a view, none is asked, even if the topic is marked: the client is to hear
+        that there is no table."""
         return bool(self.strays) and (self.config.view or any(each.config.view for each in self.local.values()))
 
     @property

@@ -3,10 +3,10 @@
 A change that has begun is finished, even if its client is gone. The steps of each, and what a crash between them
 leaves:
 
-- Create: what is left of a deleted topic of that name is removed. Folders with events that no topic claims refuse it.
-  Then the catalog has the topic, durably. Then its empty folders are made; the next start makes those that are missing.
-  Their files are synced after the answer. If a folder can't be made, the topic is deleted again; if the disk refuses
-  that too, the next create of that name or housekeeping tries again.
+- Create: what is left of a deleted topic of that name is removed. If a folder has events that no topic claims, the
+  request is refused. Then the catalog has the topic, durably. Then its empty folders are made; the next start makes
+  those that are missing. Their files are synced after the answer. If a folder can't be made, the topic is deleted
+  again; if the disk refuses that too, the next create of that name or housekeeping tries again.
 - Add partitions: their folders first, then the catalog. Folders that the catalog does not know are empty.
 - Delete: the catalog marks the topic as deleted, durably. Reads, writes and waits in it fail. Groups' positions in it
   are deleted. Then the request is answered. Files and views are removed after that, and the mark goes last: as long as
@@ -106,7 +106,7 @@ class TopicChanges:
 
     async def _make(self, name: str, partitions: int, config: Mapping[str, Any], inherited: Mapping[str, str]) -> Topic:
         runtime = self._runtime
-        await self._room.look()  # folders must not be made in another one's place
+        await self._room.look()  # if the data folder is away, no folder may be made in its place
         await self._unmake(name)
         for dead in [dead for dead in runtime.catalog.deleting() if dead.name == name]:
             await self._bury(dead)
@@ -150,7 +150,7 @@ class TopicChanges:
 
     async def _alter(self, name: str, wanted: Changes | None, partitions: int | None, *, still: bool) -> bool:
         """`still`: the caller holds `shrinking`, so that no events are removed from logs meanwhile. Gives False, and
-        does nothing, if that is needed and not so."""
+        does nothing, if that is needed but not held."""
         runtime = self._runtime
         async with self.locks.of(name):
             runtime.check_taking()
@@ -220,7 +220,7 @@ class TopicChanges:
             runtime.spawn(self.finish_deletion, stored)
 
     async def finish_deletion(self, stored: StoredTopic) -> None:
-        """Tries to remove what is left of a deleted topic; one that is still open here goes once it is closed."""
+        """Tries to remove what is left of a deleted topic. If it is still open here, this is done once it is closed."""
         async with self.locks.of(stored.name):
             if stored.id in self._runtime.topics.by_id:
                 return
@@ -242,7 +242,7 @@ class TopicChanges:
         await deletion.finish(self._runtime, self._forget, stored)
 
     async def finish_deletions(self) -> None:
-        """Tries again to remove what is left of deleted topics, and of those that could not be made."""
+        """Tries again to remove what is left of deleted topics, and of topics that could not be made."""
         for name in [name for name in self._runtime.image.topics if name not in self._runtime.topics]:
             async with self.locks.of(name):
                 await self._try_to_unmake(name)

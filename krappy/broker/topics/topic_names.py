@@ -15,7 +15,7 @@ from krappy.settings.topic import check_topic_name
 
 class TopicNames:
     def __init__(self, is_internal: Callable[[str], bool], alias: str = "") -> None:
-        """`is_internal`: as of `Topics`. `alias`: the ending of names by which tables are read (the setting
+        """`is_internal`: as in `Topics`. `alias`: the ending of names by which tables are read (the setting
         latest_alias)."""
         self._is_internal = is_internal
         self._alias = alias

@@ -53,5 +53,6 @@ class Topics(dict[str, Topic]):
         return name in INTERNAL or (name != "" and name == self._own)
 
     def table_of(self, name: str) -> str | None:
-        """The name of the topic whose table this name stands for. None for a topic's own name, and for others."""
+        """The name of the topic whose table this name stands for. None if it is a topic's own name, or stands for no
+        table."""
         return None if name in self else table_of(name, self._alias)
