@@ -1,8 +1,8 @@
 """Ends transactions in the partitions that this broker leads (WriteTxnMarkers).
 
 In a partition of the topic of groups' offsets, what the transaction has staged there for groups is settled once the
-marker is committed. So of two coordinators only one settles it: the marker of the older one is refused. So is one that
-comes late, when the producer has staged offsets in its next transaction.
+marker is committed. So of two coordinators only one settles it: the marker of the older one is refused. So is a marker
+that comes late, when the producer has staged offsets in its next transaction.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class StagedFor(NamedTuple):
 
 
 class StagedIn(NamedTuple):
-    """By producer id, in a partition of the topic of offsets. `led`: the leader epoch of that; in a later one this is
-    not known."""
+    """What is staged in a partition of the topic of offsets, by producer id. `led`: the leader epoch in which it was
+    staged; in a later one it is not known."""
 
     led: int
     by_producer: dict[int, StagedFor]

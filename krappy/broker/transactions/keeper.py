@@ -1,6 +1,7 @@
-"""Where transactional ids are kept: in the meta database of a broker that is alone. In a cluster: replicated.py.
+"""Where transactional ids are kept. A broker that is alone keeps them in its meta database; for a cluster see
+replicated.py.
 
-Times are kept as the wall clock's, by which the next start, or the next coordinator, goes on.
+Times are kept as those of the wall clock: by it the next start, or the next coordinator, goes on.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class Term(Protocol):
-    """A time in which one broker coordinates a transactional id. `epoch`: markers carry it: those of an earlier one are
-    refused."""
+    """A time in which one broker coordinates a transactional id. `epoch`: markers carry it; those of an earlier epoch
+    are refused."""
 
     epoch: int
 
@@ -26,11 +27,11 @@ class Term(Protocol):
 
     async def save(self, transaction: Transaction, *, sync: bool = True) -> None:
         """Makes a state durable. Without `sync` it survives the process, not a power loss, unless it is replicated.
-        Raises StorageError: then the old state stays, but after a crash just then it may be either. Raises as `check`:
-        then another coordinator finds either."""
+        If it raises StorageError, the old state stays, but after a crash just then it may be the old or the new one. It
+        also raises as `check`: then another coordinator finds the old or the new state."""
 
     def keep(self, transaction: Transaction) -> None:
-        """Writes a state that is durable later. Raises as `save`."""
+        """Writes a state that becomes durable later. Raises as `save`."""
 
     def delete(self, name: str) -> None:
         """Raises as `keep`."""

@@ -53,7 +53,7 @@ class LocalMarkers:
                 partition = self._runtime.topics.led(at)
                 markers.append(partition.end_transaction(transaction.producer_id, transaction.epoch, commit))
             except (UnknownTopic, UnknownPartition):
-                continue  # deleted, and all of the transaction's events with it
+                continue  # deleted, with all of the transaction's events
             except StorageError as error:
                 refused = error  # a partition that is out of service does not keep the others waiting
         await written(markers)
@@ -64,8 +64,8 @@ class LocalMarkers:
 
 
 class ClusterMarkers:
-    """Implements `Markers` for a broker of a cluster: the leaders of the partitions write them, each its own. For the
-    offsets of groups it is told those partitions of `__consumer_offsets` that the groups belong to."""
+    """Implements `Markers` for a broker of a cluster: the leader of each partition writes its marker. For the offsets
+    of groups, these are also the partitions of `__consumer_offsets` that the groups belong to."""
 
     def __init__(self, runtime: Runtime, ends: TransactionEnds, peers: TransactionPeersPort) -> None:
         self._runtime, self._ends, self._peers = runtime, ends, peers
@@ -95,13 +95,14 @@ class ClusterMarkers:
         async with trio.open_nursery() as nursery:
             for broker, share in shares.items():
                 nursery.start_soon(tell, broker, share)
-        if troubles:  # one that says that this coordinator was deposed tells the most
+        if troubles:  # an error that says that this coordinator was deposed tells the most
             raise next((each for each in troubles if isinstance(each, CoordinatorFenced)), troubles[0])
 
     async def _tell(
         self, broker: int, end: TransactionEnd, share: list[TopicPartition]
     ) -> Iterable[KrappyError | None]:
-        """What came of it in each partition. Raises KrappyError when that is not known of any."""
+        """The error of each partition, or None if its marker was written. Raises KrappyError if that is not known of
+        any."""
         if broker == NOBODY:
             raise CoordinatorNotAvailable(f"nobody leads {share[0]} now")
         if broker != self._runtime.id:

@@ -117,8 +117,8 @@ class TransactionParticipant:
         )
 
     async def _verify_group(self, sender: TransactionalSender, producer_id: int, epoch: int, group: str) -> None:
-        """What is staged after its transaction has ended would be staged for ever. Raises as `verify`, but
-        CoordinatorNotAvailable when no coordinator can tell."""
+        """Checks that the group is in the transaction: what is staged after the end of its transaction would be staged
+        for ever. Raises as `verify`, but CoordinatorNotAvailable when no coordinator can tell."""
         self._check_coordinates(group)
         for at in group_parts(self._runtime.image, [group]):
             partition = self._runtime.topics.led(at)
@@ -129,7 +129,7 @@ class TransactionParticipant:
                 except NotEnoughReplicas as error:
                     raise CoordinatorNotAvailable(error.text) from error
                 if (partition.epoch, partition.log.producers.ended.get(producer_id)) == (led, ended):
-                    break  # else that answer may be of before
+                    break  # else the answer may be out of date
             self._ends.staging(at.partition, producer_id, StagedFor(epoch, number))
         self._check_coordinates(group)
 

@@ -1,6 +1,6 @@
-"""Transactional ids of a cluster: events of `__transaction_state`, each a key and a value as `store/transactions.py`
-has them. The leader of an id's partition coordinates it; `coordinated/internal_tables.py` says from when to when. Its
-leader epoch is the coordinator epoch of the markers that it sends.
+"""Transactional ids of a cluster: events of `__transaction_state`. Keys and values are those of
+`store/transactions.py`. The leader of an id's partition coordinates it; `coordinated/internal_tables.py` says from when
+to when. Its leader epoch is the coordinator epoch of the markers that it sends.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LeaderTerm:
 
 class ReplicatedTransactions(InternalTables[Ids]):
     """Implements `TransactionKeeper`. `loaded(ids, term)` is called with ids that this broker coordinates from now on,
-    and `unloaded(is_in)` when it forgets those for whose name `is_in` is true."""
+    and `unloaded(is_in)` when it forgets the ids for whose name `is_in` is true."""
 
     replicated = True
 

@@ -1,6 +1,6 @@
 """The transaction coordinator: transitions made durable, and what follows from them (KIP-98, KIP-360, KIP-447).
 
-A broker that is alone coordinates all transactional ids; one of a cluster those whose partition of
+A broker that is alone coordinates all transactional ids. A broker of a cluster coordinates the ids whose partition of
 `__transaction_state` it leads (replicated.py). Rules of this file:
 
 - core/transactions.py decides. The next state is first made durable, then set in memory, then acted on.
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from krappy.store.transactions import TransactionStore
 
 EXPIRY_CHECK_S = 3600.0  # Kafka's transaction.remove.expired.transaction.cleanup.interval.ms
-RETRY_S = 1.0  # pause after the disk refused, or another broker
+RETRY_S = 1.0  # pause after the disk or another broker has refused
 MEMORY_SHARE = 4  # transactional ids may take 1/MEMORY_SHARE of the memory budget, in addition to it
 
 
@@ -79,8 +79,8 @@ class TransactionCoordinator:
     # --- life
 
     async def open(self) -> None:
-        """Loads all transactions and goes on with them; in a cluster those that it coordinates, whenever it does.
-        Raises StorageError for a state that can't be read."""
+        """Loads all transactions and goes on with them; in a cluster with each when it begins to coordinate it. Raises
+        StorageError for a state that can't be read."""
         self.keeper.begin()
         self._opened = True
         if not self.keeper.replicated:
@@ -88,7 +88,7 @@ class TransactionCoordinator:
         self._runtime.spawn(self._watch)
 
     def _take(self, ids: Iterable[Transaction], term: Term) -> None:
-        """Goes on with these, which this broker coordinates from now on."""
+        """Goes on with these ids, which this broker coordinates from now on."""
         now = self._now()
         for transaction in ids:
             started, updated = min(now, transaction.started_ms), min(now, transaction.updated_ms)
@@ -220,7 +220,7 @@ class TransactionCoordinator:
         """AddOffsetsToTxn: offsets of the group are about to be staged. Raises as core's `add`, and Refused for what
         can't be a group's name.
 
-        Not synced where one database has the groups, too: then the sync of the staged offsets covers it. If a power
+        Not synced if the same database has the groups, too: then the sync of the staged offsets covers it. If a power
         loss takes it, nothing was staged, and staging is refused.
         """
         check_name(group)
@@ -255,9 +255,9 @@ class TransactionCoordinator:
         core.check_offsets(self._all.get(name), producer_id, epoch, group)
 
     async def verify(self, name: str, producer_id: int, epoch: int, at: TopicPartition) -> int:
-        """Checks that the partition is in this producer's ongoing transaction (KIP-890); also one of the topic of
-        groups' offsets, if a group of it is. Gives the transaction's number. Raises InvalidTransaction, ProducerFenced;
-        CoordinatorNotAvailable, NotCoordinator."""
+        """Checks that the partition is in this producer's ongoing transaction (KIP-890); a partition of groups' offsets
+        counts if one of its groups is in the transaction. Gives the transaction's number. Raises InvalidTransaction,
+        ProducerFenced; CoordinatorNotAvailable, NotCoordinator."""
 
         def check() -> Transaction:
             found = self._all.get(name)
@@ -276,8 +276,9 @@ class TransactionCoordinator:
         return found.number
 
     async def _be_sure(self, term: Term, found: Transaction) -> None:
-        """Returns once nobody can have taken this broker's place before the call. Without a lease, as while ZooKeeper
-        is away, the state is written once more: what is committed tells it. The caller has the name's turn."""
+        """Returns once it is sure that nobody had taken this broker's place before the call. Without a read lease, for
+        example while ZooKeeper is away, the state is written once more: if it is committed, that is sure. The caller
+        has the name's turn."""
         if not term.is_sure:
             await term.save(found)
 
@@ -291,8 +292,8 @@ class TransactionCoordinator:
             return found
 
     def check_sender(self, producer_id: int, sender: TransactionalSender | None) -> None:
-        """Refuses a batch under a transactional id's producer id from whoever does not name that id in its request, or
-        is in no transaction. Raises UnknownProducerMapping, InvalidTransaction."""
+        """Refuses a batch under the producer id of a transactional id if its request does not name that transactional
+        id, or if it is in no transaction. Raises UnknownProducerMapping, InvalidTransaction."""
         name = self._names.get(producer_id)
         if name is not None and sender is None:
             raise InvalidTransaction(f"producer {producer_id} has a transactional id")
