@@ -68,14 +68,14 @@ async def _remove(runtime: Runtime, folder: Path) -> None:
 
 
 async def take(runtime: Runtime, locks: NameLocks, staged: StagedFiles) -> Hold:
-    """Links all files. Raises StorageError, having left nothing, ShuttingDown, and Overloaded while there are
-    `MOST_HELD`.
+    """Links all files. Raises StorageError (then nothing is left of it), ShuttingDown, and Overloaded while `MOST_HELD`
+    are held.
 
     No topic is created or deleted meanwhile, and nothing is removed from a log. The order is that of store/hold.py.
     Staged files are kept meanwhile, though their job may be published: the backup's catalog may still need them. No
-    transaction is decided meanwhile: the ends of the logs are noted one after another, so the backup might have half of
-    a transaction that its catalog has open. A transaction that was decided before is completed after a restore. No
-    transaction begins meanwhile: that completion would end the same producer's next one.
+    transaction is decided meanwhile: the ends of the logs are noted one after another, so otherwise the backup might
+    have half of a transaction that its catalog has open. A transaction that was decided before is completed after a
+    restore. No transaction begins meanwhile: that completion would also end the same producer's next transaction.
     """
     # In this order: a compaction under way may take minutes, and topics can be created while this waits for it.
     async with runtime.shrinking, locks.everything():
@@ -90,8 +90,9 @@ async def take(runtime: Runtime, locks: NameLocks, staged: StagedFiles) -> Hold:
 
 
 async def take_logs(runtime: Runtime, facts: Mapping[str, Any], files: Mapping[str, bytes]) -> Hold:
-    """Links the files of all logs. `facts`: more for the manifest. `files`: that are added, by name. As for `take`, no
-    topic may be created or deleted meanwhile, and nothing be removed from a log. Raises StorageError, Overloaded."""
+    """Links the files of all logs. `facts`: more facts for the manifest. `files`: files that are added, by name. As for
+    `take`, no topic may be created or deleted meanwhile, and nothing may be removed from a log. Raises StorageError,
+    Overloaded."""
     async with _new_folder(runtime) as folder:
         for name, data in files.items():
             await _run(runtime, partial(hold.write, folder / name, data))
@@ -145,7 +146,7 @@ async def _hold_logs(runtime: Runtime, folder: Path) -> None:
                 as_they_are = partial(hold.hold_files, partition.log.folder, into)
                 if partition.offline:  # nothing changes its files
                     await trio.to_thread.run_sync(as_they_are, limiter=runtime.disk_limiter)
-                elif partition.log_failed:  # nothing does any more
+                elif partition.log_failed:  # nothing changes them any more
                     await partition.reshape(as_they_are)
                 else:
                     await partition.reshape(partial(hold.hold_log, partition.log, into))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
 
 LOOK_UP = 1000  # keys looked up in the view at a time
-PATIENCE_S = 20.0  # with a view that is behind, while other partitions wait to be compacted: until the next round
+PATIENCE_S = 20.0  # for a view that is behind, while other partitions wait; then it is tried in the next round
 OTHERS_S = 5.0  # for which it waits for the views of other partitions
 
 
@@ -49,7 +49,7 @@ class _Pace(CleaningPace):
         self._applier = partition.applier
         self._throttle = throttle
         self.forgotten: list[tuple[bytes, int]] = []  # tombstones that are removed: key, offset
-        self.removed = 0  # how many of them are
+        self.removed = 0  # how many of them are removed by now
         self._gone_below = 0
 
     def forget(self, key: bytes | None, offset: int) -> None:

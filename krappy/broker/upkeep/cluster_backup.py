@@ -1,15 +1,15 @@
 """The backup of a cluster: what each broker does for it. `krappy backup` asks all of them, in these steps.
 
-1. Each broker begins. From then on it opens and closes no topic, removes nothing from a log, and decides no
-   transaction and no staged job.
-2. Each notes how far the partitions that it leads are committed; first those that say what is decided, then those of
-   groups, then all. So what is decided is in the logs, or is done again after a restore; and a group has come no
-   further than the logs.
-3. Each decides again, links the files of all its logs, and goes on. They have at least what was noted: the replicas in
-   sync had it. What is decided now is behind that.
+1. Each broker begins. From then on it opens and closes no topic, removes nothing from a log, and decides no transaction
+   and no staged job.
+2. Each notes how far the partitions that it leads are committed; first the partitions that say what is decided, then
+   those of groups, then all. So what is decided is in the logs, or is done again after a restore; and a group has come
+   no further than the logs.
+3. Each decides again, links the files of all its logs, and goes on. The linked files have at least what was noted: the
+   replicas in sync had it. What is decided now is behind that.
 
-A broker that dies between these steps, or stands still, is noticed by the program: it begins anew. Nobody waits for a
-decision longer than `DECIDING_S`, or for a topic longer than `LONGEST_S`, whatever the program does.
+If a broker dies between these steps, or stands still, the program notices that, and begins the backup anew. Whatever
+the program does, nobody waits for a decision longer than `DECIDING_S`, or for a topic longer than `LONGEST_S`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
     from krappy.broker.topics.topic import Topic
 
-DECIDING_S = 10.0  # from the beginning until the ends are noted
-LONGEST_S = 120.0  # until the files are linked
-LOOK_S = 0.05  # a lease tells nobody that it begins
-SETTLE_S = 5.0  # that one request waits for what is being committed
+DECIDING_S = 10.0  # seconds from the beginning until the ends are noted
+LONGEST_S = 120.0  # seconds until the files are linked
+LOOK_S = 0.05  # between two looks: nothing signals that a lease begins
+SETTLE_S = 5.0  # for which one request waits for what is being committed
 DECIDED = (TRANSACTIONS, JOBS)  # what is kept in these is acted upon once it is committed
 ROOTS = ("/cluster", paths.TOPICS, paths.CONFIG, "/security", paths.PRODUCER_IDS)  # what a backup has of the tree
 TURN = 100  # partitions that are looked at before others have their turn
@@ -68,7 +68,7 @@ class BegunBackup:
         self.is_over = False
 
     async def begin(self) -> None:
-        """Returns once it stands. Raises InvalidRequest when that takes too long, Overloaded, ShuttingDown."""
+        """Returns once step 1 is done. Raises InvalidRequest when that takes too long, Overloaded, ShuttingDown."""
         self._runtime.check_taking()
         if self._runtime.decisions.begun >= MOST_HELD:
             raise Overloaded(f"{MOST_HELD} backups are begun already; one of them has to be taken first")
@@ -116,7 +116,8 @@ class BegunBackup:
     # --- how far partitions are
 
     async def note(self, topics: Collection[str] | None) -> list[NotedEnd]:
-        """Of the partitions of these topics (None: all) that this broker leads, and can tell of. Raises as `check`."""
+        """The ends of the partitions of these topics (None: all) that this broker leads, as far as it can tell them.
+        Raises as `check`."""
         self.check()
         noted: list[NotedEnd] = []
         deadline = trio.current_time() + SETTLE_S
@@ -170,7 +171,7 @@ class BegunBackup:
         return held
 
     async def _catch_up(self) -> None:
-        """Lets followers learn that what they have is committed: what was noted is."""
+        """Waits until this broker's followers have learned that what they have is committed, as what was noted is."""
         with trio.move_on_after(SETTLE_S / 2):
             for _, partition in self._local():
                 if partition.role is Role.FOLLOWER:
@@ -179,7 +180,7 @@ class BegunBackup:
 
 
 async def _settle(partition: Partition) -> bool:
-    """Waits until this leader can tell how far it is committed. False: it leads no more."""
+    """Waits until this leader can tell how far it is committed. False: it does not lead any more."""
 
     def is_known() -> bool:
         return partition.role is not Role.LEADER or _is_sure(partition)

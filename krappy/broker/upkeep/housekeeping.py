@@ -77,7 +77,7 @@ class Housekeeper:
             self._runtime.report("housekeeping_failed", part="staging", error=str(error))
 
     async def _reclaim(self) -> None:
-        """Frees the disk space of deleted topics' views, which else would wait for some later compaction."""
+        """Frees the disk space of deleted topics' views, which would otherwise wait for some later compaction."""
         runtime = self._runtime
         await self._changes.finish_deletions()
         while runtime.dropped_views:

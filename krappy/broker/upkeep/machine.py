@@ -31,8 +31,8 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def make_folders(data: Path) -> ReachedFile:
-    """Makes and syncs the folders. Existing ones are synced as well: a broker that was killed may not have. Gives the
-    records of how far the logs in them have been on disk."""
+    """Makes and syncs the folders. Existing ones are synced as well: a broker that was killed may not have synced them.
+    Gives the records of how far the logs in them have been on disk."""
     with refusals(data):
         OS_DISK.mkdir(data / "topics")
         reached = ReachedFile(data / REACHED)
@@ -76,15 +76,15 @@ class Machine:
         return self._room.refusal
 
     def catalog_failed(self) -> str:
-        """Why the catalog takes no changes until it is reopened; empty: it does."""
+        """Why the catalog takes no changes until it is reopened; empty: it takes them."""
         return self._runtime.meta.failure
 
     def tables_refused(self) -> str:
-        """Why the views take no events until they are reopened; empty: they do."""
+        """Why the views take no events until they are reopened; empty: they take them."""
         return self._runtime.views.stuck
 
     def failed_logs(self) -> Iterator[str]:
-        """For each partition, why it takes no more events until the broker is restarted; empty: it does."""
+        """For each partition, why it takes no more events until the broker is restarted; empty: it takes them."""
         for partition in self._runtime.topics.local():
             yield partition.log_failed
 

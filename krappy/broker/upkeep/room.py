@@ -5,14 +5,15 @@ A file, the ballast, reserves a part of the disk (store/ballast.py). Let `kept` 
 - While less than an eighth of `kept` is free, events are refused with the reason. All else goes on: reads, lookups,
   commits, changes of topics, deletions, retention, compaction.
 - When less than a sixteenth is free, because others fill the disk too, the ballast is deleted; this is checked at the
-  start and before a deletion too. Then events are refused until it is made again, once `kept` and a quarter is free.
+  start and before a deletion too. Then events are refused until the ballast is made again, which is done once `kept`
+  and a quarter of it are free.
 
 Without a ballast (`ballast_bytes` is 0) events are refused only when the disk refuses them.
 
-Events are refused as well while the folder of the logs is not where it was: a file that is open takes them also then,
-and they would be lost with it. A broker of a cluster leaves it meanwhile (krappy/cluster/member.py). If another folder
-with data stands in its place, the broker ends as if it were killed (`abort`): RocksDB, a new segment and a deletion go
-by paths, so they would change that one, and what was stored so would be missing in the own folder.
+Events are also refused while the folder of the logs is not where it was: a file that is open would take them, and they
+would be lost with it. A broker of a cluster leaves the cluster meanwhile (krappy/cluster/member.py). If another folder
+with data stands in its place, the broker ends as if it were killed (`abort`): RocksDB, new segments and deletions use
+paths, so they would change the other folder, and what they stored there would be missing in the broker's own.
 """
 
 from __future__ import annotations
@@ -55,13 +56,13 @@ class Room:
         self._left: float = math.inf  # bytes of events that may be accepted before the next look
         self.away = False  # whether the folder of the logs was not there at the last look
         self.moved = Signal()  # fired when that has changed
-        self.abort: Callable[[], None] = lambda: None  # ends the process at once; a broker within a program can't
+        self.abort: Callable[[], None] = lambda: None  # ends the process at once; a broker within a program ignores it
         self._replaced = False  # whether something else was in its place at the last look
         self._told = False, False  # whether events were refused, and the folder was away, as of the last look
         self._runtime = runtime
         self._folder = runtime.config.data
-        # The folder of the logs, and the data folder. They are kept open once they were seen: so no other gets their
-        # inodes.
+        # The folder of the logs, and the data folder. They are kept open once they were seen: so no other folder gets
+        # their inodes.
         self._logs = self._home = -1
         self._ballast = Ballast(self._folder, runtime.config.ballast_bytes)
         self._limiter = trio.CapacityLimiter(1)  # its own: one look at a time, also when all other threads wait
@@ -156,8 +157,8 @@ class Room:
         return found
 
     def _is_replaced(self) -> bool:
-        """Whether paths lead to folders of something else than this broker: its logs are not where they were. They may
-        come back at any moment."""
+        """Called while the logs are not where they were: whether the paths lead to folders that are not this broker's.
+        The logs may come back at any moment."""
         if os.path.lexists(self._folder / "topics"):
             return self._is_away()
         others = any(os.path.lexists(self._folder / each) for each in ("meta", "views"))

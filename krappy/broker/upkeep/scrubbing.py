@@ -27,9 +27,9 @@ MEASURE_S = 1.0  # between two times that all logs are measured
 
 
 class Scrubber:
-    """One round takes `scrub_interval_ms`, whatever the logs' sizes are. Each has another order of partitions, for a
-    broker that is started often begins many rounds, and ends few. Rounds are long, so between two reads nothing is held
-    of a partition: its topic may be deleted."""
+    """One round takes `scrub_interval_ms`, whatever the logs' sizes are. Each round has another order of partitions,
+    since a broker that is started often begins many rounds, and ends few. Rounds are long, so between two reads nothing
+    is held of a partition: its topic may be deleted."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -50,7 +50,7 @@ class Scrubber:
                     await trio.sleep(size / rate)
 
     def _found(self, key: ReplicaId) -> Partition | None:
-        """None: its topic is deleted, it is not here any more, or its damage is known."""
+        """The partition to read; None: its topic is deleted, it is not here any more, or its damage is known."""
         id, index = key
         topic = self._runtime.topics.by_id.get(id)
         found = None if topic is None else topic.local.get(index)
