@@ -236,7 +236,7 @@ class LocalBroker(Runtime):
         await self.dynamic.take_static()
         await self.users.open()
         if some := [topic.name for topic in self.topics.values() if topic.forgets_by_old_default]:
-            text = "events go after 7 days, the default when they were made; see `krappy topic alter --retention`"
+            text = "events expire after 7 days, an earlier default for new topics: see `krappy topic alter --retention`"
             self.report("old_default_retention", topics=len(some), first=", ".join(some[:10]), text=text)
         self._house_kept = trio.Event()
         self.spawn(self._keep_house)
@@ -298,7 +298,7 @@ class LocalBroker(Runtime):
         self.coordinators = Coordinators(self, self.internal, changes)
 
     def _tell_of_migration(self, records: int) -> None:
-        text = "the catalog becomes one of this version's format; versions before it do not open it any more"
+        text = "the catalog is converted to this version's format; earlier versions can't open it any more"
         self.report("catalog_migrated", records=records, text=text)
 
     async def _keep_house(self) -> None:

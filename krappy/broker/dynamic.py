@@ -153,7 +153,7 @@ class DynamicSettings:
                 topic.parse(topic.given, defaults)
             except InvalidConfig as error:
                 which = f"the topic '{topic.name}'" if sees is None or sees(topic.name) else "a topic"
-                raise InvalidRequest(f"{which} could not be so: {error.text}") from None
+                raise InvalidRequest(f"{which} could not have these defaults: {error.text}") from None
 
     async def alter(self, name: str, wanted: Changes, sees: Sees = None) -> None:
         """Changes settings. On return they are in force and durable. `sees`: as in `check`. Raises InvalidRequest,

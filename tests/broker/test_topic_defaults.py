@@ -121,7 +121,8 @@ async def test_defaults_that_a_topic_cannot_have_are_told_with_its_name(tmp_path
     while isinstance(told, ExceptionGroup):
         [told] = told.exceptions
     assert isinstance(told, ConfigError)
-    assert "the topic 'no-table' could not be so: cleanup.policy=compact needs view.enable=true" in str(told)
+    why = "cleanup.policy=compact needs view.enable=true"
+    assert f"the topic 'no-table' could not have these defaults: {why}" in str(told)
     async with running(tmp_path) as broker:
         assert not broker.topic("no-table").config.compact
 

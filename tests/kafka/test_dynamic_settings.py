@@ -190,7 +190,7 @@ def test_how_many_may_connect(broker: BrokerProcess) -> None:
         ("max.connections", "0", "at least 1"),
         ("max.connections", "99", "at least 100"),
         ("max.connections.per.ip", "9", "at least 10"),
-        ("log.cleanup.policy", "compact", "'tableless' could not be so"),
+        ("log.cleanup.policy", "compact", "'tableless' could not have these defaults"),
     ],
 )
 def test_changes_that_are_refused(broker: BrokerProcess, setting: str, value: str, said: str) -> None:

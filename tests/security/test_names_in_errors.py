@@ -66,7 +66,7 @@ def test_a_topic_that_could_not_have_new_defaults(guarded: Guarded, validate_onl
         with guarded.kafka(host) as raw:
             asked["validate_only"] = validate_only  # type: ignore[assignment]
             [answer] = raw.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, asked)["responses"]
-        assert "could not be so" in answer["error_message"]
+        assert "could not have these defaults" in answer["error_message"]
         assert ("merger" in answer["error_message"]) is named
 
 

@@ -142,9 +142,7 @@ class InternalTables(ABC, Generic[Kept]):
         if lost:
             raise CoordinatorNotAvailable(f"no broker leads {self._topic}-{lost[0]} now, so nobody knows what it has")
         if self.loading:
-            text = (
-                f"broker {self._runtime.id} has not loaded all of {self._topic} yet that it coordinates by; ask again"
-            )
+            text = f"broker {self._runtime.id} has not loaded all its partitions of {self._topic} yet; ask again"
             raise CoordinatorLoading(text)
         return sum(state.leader_epoch + 1 for state in states)
 
@@ -211,7 +209,7 @@ class InternalTables(ABC, Generic[Kept]):
 
     def _forget(self, index: int) -> None:
         table = self._tables.pop(index)
-        table.end(NotCoordinator("another broker coordinates by it now"))
+        table.end(NotCoordinator("this broker does not lead it any more, or loads it anew"))
         self.give_up(lambda name: self.index_of(name) == index)
 
     def _failed(self, table: InternalTable, error: KrappyError) -> None:

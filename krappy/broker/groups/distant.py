@@ -394,7 +394,7 @@ async def check_position(partition: GroupPartition, offset: int) -> None:
     if offset > partition.readable_end:
         start, end = partition.start_offset, partition.readable_end
         raise OffsetOutOfRange(
-            f"{partition}: a position at offset {offset}, and the log ends at {end}", start=start, end=end
+            f"{partition}: offset {offset} can't be a position, the log ends at {end}", start=start, end=end
         )
 
 

@@ -290,7 +290,7 @@ class GroupCoordinator(ShareKeeper):
         self._check_kind(name)
         wanted = tuple(dict.fromkeys(topics))
         if order not in ("none", "key"):
-            raise InvalidRequest(f"'{order:.40}' is no order: none or key", field="order")
+            raise InvalidRequest(f"'{order:.40}' is not an order: give none or key", field="order")
         for topic in wanted:
             self._runtime.topics.find(topic)
             check_dead_letter(topic, name, wanted, dead_letter, self._runtime.topics.is_internal)

@@ -41,4 +41,6 @@ def check_dead_letter(
         check_topic_name(name)
         check_target(name, is_internal)
     except InvalidTopic as error:
-        raise InvalidTopic(f"the dead-letter topic '{name}' can't be: {error}; name another in dead_letter") from None
+        raise InvalidTopic(
+            f"the dead-letter topic '{name}' can't be used: {error}; name another in dead_letter"
+        ) from None

@@ -190,7 +190,7 @@ class SharePartitions:
         if group is None or session is None or session.opener != opener:
             raise Refused(Fault.SHARE_SESSION_NOT_FOUND, "there is no such share session at this broker")
         if epoch not in (FINAL, session.epoch):
-            text = f"the share session is to have epoch {session.epoch}, and the request says {epoch}"
+            text = f"the next request of the share session must have epoch {session.epoch}, not {epoch}"
             raise Refused(Fault.INVALID_SHARE_SESSION_EPOCH, text)
         session.epoch = 1 if session.epoch == LAST_EPOCH else session.epoch + 1
         group.adopt(self.rules_of(name))

@@ -429,4 +429,6 @@ def _failed(reply: Reply) -> Reply:
 def _check_own(*names: str | None) -> None:
     """Raises Refused when an id that a client chose is too long."""
     if any(name is not None and len(name) > LONGEST_NAME for name in names):
-        raise Refused(Fault.INVALID_REQUEST, f"a name of a member that has more than {LONGEST_NAME} characters")
+        raise Refused(
+            Fault.INVALID_REQUEST, f"a member's id, instance id or rack has more than {LONGEST_NAME} characters"
+        )

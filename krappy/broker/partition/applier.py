@@ -332,7 +332,7 @@ class Applier:
         waited = 0.0
         while self._replica.views.busy():
             if self.stopped or (self._closing and waited > PATIENCE):
-                raise StorageError("the view's files are not written as fast as it is closed")
+                raise StorageError("the view is closed while RocksDB is behind with writing its files")
             await trio.sleep(0.005)
             waited += 0.005
 

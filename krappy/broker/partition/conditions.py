@@ -103,7 +103,7 @@ class Judge:
             key = columns.keys[index]
             if key is not None and (self._overlay.get(key) == UNDECIDED or viewed.undecided.holds(key)):
                 raise TransactionPending(
-                    f"{viewed}: the key was written beside a transaction that is not decided yet; try again",
+                    f"{viewed}: the key was written since a transaction began that is not decided yet; try again",
                     index=index,
                 )
         look_up = viewed.look_up

@@ -40,10 +40,12 @@ class Elsewhere(NamedTuple):
             key = columns.keys[index]
             if key in self.undecided:
                 raise TransactionPending(
-                    "the key was written beside a transaction that is not decided yet; try again", index=index
+                    "the key was written since a transaction began that is not decided yet; try again", index=index
                 )
             if key in self.newest and (key in seen or key in overlay):
-                raise TransactionPending("the key was written just before, and stands elsewhere, too", index=index)
+                raise TransactionPending(
+                    "the key was written just before, and another partition has it, too", index=index
+                )
 
     def here(self, partition: Viewed, key: bytes) -> bytes | None:
         """The entry in this partition by which a condition is decided. None if another partition has a newer tombstone.
@@ -79,7 +81,7 @@ class Elsewhere(NamedTuple):
             if (time, partition.index == home, partition.index) < (entry_timestamp(its), at == home, at):
                 raise OffsetMismatch(
                     f"the key's event in another partition, {at}, at offset {entry_offset(its)}, is later by its time, "
-                    "so the table would take no notice of this one: write to that partition, or later",
+                    "so the table would ignore this one: write to that partition, or later",
                     current=None if is_tombstone(its) else entry_offset(its),
                     index=index,
                 )

@@ -436,9 +436,9 @@ class Partition(Viewed):
             if not await applier.caught_up(before, PATIENCE_S):
                 if self.last_stable_offset < before:
                     raise TransactionPending(
-                        f"{self}: some of it was written beside a transaction that is not decided yet; try again"
+                        f"{self}: some of it was written since a transaction began that is not decided yet; try again"
                     )
-                raise StorageError(f"{self}: nothing is deleted before the view has it, and that is behind")
+                raise StorageError(f"{self}: nothing is deleted before the view has it, and the view is behind")
             applier.persist()
         except CorruptBatch:
             self.raise_floor(before)

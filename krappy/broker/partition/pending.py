@@ -162,7 +162,7 @@ class Pending:
         the batch then has more than `largest` bytes."""
         data = batches.recompress(self.data, codec, limit=limit)
         if len(data) > largest:
-            text = f"a batch of {len(data)} bytes, as compression.type has it; max.message.bytes is {largest}"
+            text = f"a batch of {len(data)} bytes, compressed by compression.type; max.message.bytes is {largest}"
             raise RecordTooLarge(text, limit=largest)
         self.header, self.data, self.size = batches.read_header(data), data, len(data)
 

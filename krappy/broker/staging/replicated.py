@@ -136,7 +136,7 @@ class RowData:
 
     async def append(self, position: int, parts: Sequence[Buffer]) -> None:
         if self._torn:
-            raise UnknownStaging("what this attempt has staged is not all there: stage it again")
+            raise UnknownStaging("a part of what this attempt has staged is missing: stage it again")
         begun = False
         try:
             for value in _rows(parts):

@@ -138,7 +138,7 @@ class Snapshots:
         """Takes a snapshot of these partitions' views. The caller has waited for the views. Raises Overloaded."""
         chosen.check()
         if not partitions:
-            raise InvalidRequest("a snapshot is of one partition at least", field="partitions")
+            raise InvalidRequest("a snapshot needs at least one partition", field="partitions")
         if self._runtime.stopped:
             raise ShuttingDown("the broker is shutting down")
         if len(self._held) >= MOST:

@@ -138,7 +138,7 @@ class TopicChanges:
     async def place(self, partitions: int, factor: int = DEFAULT) -> Placement:
         """The brokers of each new partition. Raises InvalidReplicationFactor."""
         if factor not in (DEFAULT, 1):
-            raise InvalidReplicationFactor(f"a replication factor of {factor}, where there is one broker")
+            raise InvalidReplicationFactor(f"a replication factor of {factor}, but there is only one broker")
         return [(self._runtime.id,)] * partitions
 
     async def alter(
