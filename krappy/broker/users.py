@@ -54,8 +54,10 @@ class Users:
         self._of_files: Mapping[str, Credentials] = {}
         self._seen: Mapping[str, bytes] = {}  # HMACs of the passwords in the files as they were read
         self._bad: Mapping[str, str] = {}  # by file name: why the file holds no password
-        self._read: tuple[Mapping[str, Texts] | None, Mapping[str, Credentials]] = (None, {})  # (image's, read)
-        self._seen_profiles: tuple[object, object, AbstractSet[Profile]] = (None, None, frozenset())  # of both
+        # (what the image has, what was read of it)
+        self._read: tuple[Mapping[str, Texts] | None, Mapping[str, Credentials]] = (None, {})
+        # (stored users, users of files, the profiles of both)
+        self._seen_profiles: tuple[object, object, AbstractSet[Profile]] = (None, None, frozenset())
         self._secret = os.urandom(32)  # of this process
         self._kept = self._secret  # the cluster's, once it is known
         self._right: OrderedDict[bytes, None] = OrderedDict()  # HMACs of passwords that proved right, the oldest first
@@ -163,7 +165,7 @@ class Users:
             await self._store.save(user, before, held)
 
     def _shown(self, user: str) -> dict[str, int] | None:
-        """Of a stored user, without secrets: the iterations of each credential."""
+        """What the audit log tells of a stored user, without secrets: the iterations of each credential."""
         return {mechanism: each.iterations for mechanism, each in self._stored().get(user, {}).items()} or None
 
     # --- files

@@ -47,7 +47,7 @@ class InternalTable:
         self._sent = self._done = 0  # how many writes: sent, committed
         self._waiting: deque[tuple[int, Later[None]]] = deque()
         self._ended: KrappyError | None = None
-        self.unreadable = UnreadableRecords()  # of what was loaded
+        self.unreadable = UnreadableRecords()  # what was left out when this was loaded
 
     def has(self, key: bytes) -> None:
         """Learns of a key that is there."""

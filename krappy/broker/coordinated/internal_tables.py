@@ -47,7 +47,7 @@ class InternalTables(ABC, Generic[Kept]):
     def __init__(self, runtime: Runtime, topic: str, keys: InternalKeys) -> None:
         self._runtime = runtime
         self._topic, self._keys = topic, keys
-        self._tables: dict[int, InternalTable] = {}  # by partition, of those that are loaded
+        self._tables: dict[int, InternalTable] = {}  # by partition: the tables that are loaded
         self._loading: set[int] = set()
         self._troubled: set[int] = set()  # where a write was not committed: loading waits a little
         self._untold: dict[int, KrappyError] = {}  # by partition: why it can't be loaded; not reported yet

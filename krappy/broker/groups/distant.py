@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from krappy.settings.topic import TopicConfig
 
 T = TypeVar("T")
-LATEST = -1  # as a time
-WAIT_S = 0.5  # for which a leader holds a request
-PAUSE_S = 0.5  # after a failure
-SHORT_S = 0.05  # after an answer without events, which a leader short of memory gives
-ANSWERS = 6  # about leader epochs
+LATEST = -1  # as the time in a question for an offset: the end of the log
+WAIT_S = 0.5  # how long a leader holds a request
+PAUSE_S = 0.5  # the pause after a failure
+SHORT_S = 0.05  # the pause after an answer without events, which a leader short of memory gives
+ANSWERS = 6  # questions about leader epochs for one `lineage`, at most
 NEWS = 128 << 10  # bytes that are asked for of each partition
 MOST_NEWS = 4 << 20  # bytes of all partitions that are kept; the oldest give way
 
@@ -65,7 +65,7 @@ class DistantPartition:
         self.gone: KrappyError | None = None
         self._start = -1, 0  # (the leader epoch in which this was told, where its log begins)
         self.last_stable_offset = -1
-        self.readable_end = -1  # as it was when it was looked at
+        self.readable_end = -1  # as of the last `look`
         self.moved = _Heard(lambda: owner.follow(self.leader))
         self.next = -1  # from where news are asked for; -1: its leader has to be asked for its ends first
         self.due = 0.0  # when the leader may be asked again, on trio's clock
@@ -231,7 +231,7 @@ class DistantPartition:
         return self.leader == leader and self.told == self.leader_epoch
 
     def lose(self) -> None:
-        """Its leader can't be asked now, or tells of another log."""
+        """To be called when its leader can't be asked, or tells of another log."""
         self.next = self.last_stable_offset = -1
         self.due = trio.current_time() + PAUSE_S
         self.forget_news()
@@ -245,7 +245,7 @@ class DistantPartitions:
         self._all: dict[tuple[bytes, int], DistantPartition] = {}
         self._followed: set[int] = set()  # leaders that have a task
         self._kept: dict[DistantPartition, int] = {}  # bytes of their news; the oldest first
-        self._size = 0  # of all of these
+        self._size = 0  # bytes of all kept news
 
     def all_of(self, topics: Iterable[str]) -> list[GroupPartition]:
         """The partitions of these topics, without those out of service: there a group keeps its position, and gets no

@@ -38,9 +38,9 @@ class Member:
         self.topics = topics  # without those deleted since: one that is made anew is another topic
         self.anew: str | None = None  # a deleted topic whose name exists again
         self.lease_ms = lease_ms
-        self.rules = rules  # that it wants for its topics
+        self.rules = rules  # the rules that it wants for its topics
         self.closed = False
-        self.bytes = 0  # of batches that it was given
+        self.bytes = 0  # bytes of the batches that it was given
         self._settling = 0  # requests that are settled in parts; meanwhile it does not leave
         self._polls = 0  # polls that gave it events
         self._latest: Sequence[Leased] = ()  # what the last of them gave

@@ -33,7 +33,7 @@ class KafkaGroup:
         self.pending: dict[int, dict[At, Offset]] = {}  # by producer id
         self.empty_since: int | None = empty_since
         self.alarm: int | None = None  # set by Alarms
-        self.bytes = 0  # of what its members sent
+        self.bytes = 0  # its memory, as `measure` told last
         self.gone = False
         self._left: dict[str, bytes | None] = {}  # stored members of the previous membership
 

@@ -35,7 +35,7 @@ class NativeView:
         return map(self._describe, [group for group in every if only in (None, group.name)])
 
     def describe(self, name: str) -> GroupFacts:
-        """With its members."""
+        """A group's description, with its members."""
         group = self._find(name)
         held = self._owner.natives.shares.held(name)
         members: list[MemberFacts] = [

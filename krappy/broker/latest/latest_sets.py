@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from krappy.store.views import Views
 
 SLICE = 2000  # entries of the view that are read in one turn
-SLICE_BYTES = 1 << 20  # or bytes of them
+SLICE_BYTES = 1 << 20  # bytes of entries that are read in one turn
 LEAST = 256 << 10  # bytes that a set may always take
 PATIENCE_S = 20.0  # how long a reader waits for the view
 SLACK = 2.0  # a set serves new readers for SLACK times as long as it took to make it, whatever is written meanwhile

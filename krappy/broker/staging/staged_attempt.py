@@ -62,7 +62,7 @@ class StagedAttempt:
         self._data = data
         self._claim = claim
         self._touch = touch
-        self.staging = staging  # as of its begin, or of its seal
+        self.staging = staging  # as it was when it began, or when it was sealed
         self.topic = topic  # None: sealed before the broker's start
         self.counts = dict(staging.counts)
         self.size = staging.size

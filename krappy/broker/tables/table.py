@@ -255,7 +255,7 @@ class TableWatch:
         self._closed = False
         self._over: KrappyError | None = None  # why it does not go on
         self._changed = Signal()
-        self._rows_scattered = False  # of its snapshot: a row may stand in any partition
+        self._rows_scattered = False  # whether a row of its snapshot may stand in any partition
 
     @property
     def stands(self) -> bool:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
 
 LOOK_S = 0.1  # how often it looks whether leases are renewed
-SETTLE_S = 10.0  # that an unclean election waits for the controller to dismiss a leader and an ISR that are gone
+SETTLE_S = 10.0  # how long an unclean election waits for the controller to dismiss a leader and an ISR that are gone
 
 
 class Moves:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 HOLD_S = LEASE_MS / 1000 * 1.1  # clocks may differ by 5 % in speed
 LOOK_S = 0.05
-PATIENCE_S = 10.0  # with ZooKeeper
+PATIENCE_S = 10.0  # how long ZooKeeper may take to get the mark
 RETRY_S = 5.0
 
 

@@ -55,7 +55,7 @@ class TransactionEnds:
         self._staged_in(index)[producer_id] = staged
 
     def _staged_in(self, index: int) -> dict[int, StagedFor]:
-        """By producer id. Raises NotLeader."""
+        """What is staged in this partition, by producer id. Raises NotLeader."""
         led = self._runtime.topics.led(TopicPartition(OFFSETS, index)).epoch
         known = self._staged.get(index)
         if known is None or known.led != led:

@@ -98,6 +98,6 @@ class LocalTransactions:
 
 
 def as_kept(transaction: Transaction, ahead_ms: int) -> Transaction:
-    """With times of the wall clock. `ahead_ms`: how far that is ahead of the steady one."""
+    """The transaction with times of the wall clock. `ahead_ms`: how far that is ahead of the steady clock."""
     started = transaction.started_ms + ahead_ms if transaction.started_ms >= 0 else transaction.started_ms
     return transaction._replace(started_ms=started, updated_ms=transaction.updated_ms + ahead_ms)

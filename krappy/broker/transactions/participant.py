@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from krappy.ports import TransactionEnd
     from krappy.ports.cluster import TransactionPeersPort
 
-PATIENCE_S = 10.0  # for a coordinator that can't be asked now
+PATIENCE_S = 10.0  # how long it tries to ask a coordinator
 PAUSE_S = 0.1
 
 

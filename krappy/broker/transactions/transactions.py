@@ -66,7 +66,7 @@ class TransactionCoordinator:
         self._life_ms = runtime.config.transactional_id_expiration_ms
         self._all: dict[str, Transaction] = {}
         self._names: dict[int, str] = {}  # by producer id
-        self._bytes = 0  # of memory that all take
+        self._bytes = 0  # bytes of memory that all ids take
         self._max_bytes = runtime.config.memory_bytes // MEMORY_SHARE
         self._turns = IdTurns()
         self._due: dict[str, int] = {}  # when an ongoing transaction times out

@@ -62,7 +62,7 @@ class BegunBackup:
     def __init__(self, runtime: Runtime, locks: NameLocks) -> None:
         self._runtime, self._locks = runtime, locks
         self._stands = trio.Event()
-        self._waiting = trio.CancelScope()  # for what others are doing
+        self._waiting = trio.CancelScope()  # around the waits for what others are doing
         self._moved = Signal()
         self._noted = self._closed = False
         self.is_over = False
