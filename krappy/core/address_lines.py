@@ -1,7 +1,7 @@
-"""Lines of those who wait for a turn, one for each address: each address has a turn before one has its second.
+"""Waiting lines, one for each address. The addresses take turns: each has one before any has its second.
 
-So however many of one address wait, one of another address waits for a turn of each other address at most, and for the
-one that is under way. What serves peers before they have logged in is given so: by then only their addresses are known.
+However many wait at one address, the first of another address waits at most for the turn that is under way, and for one
+turn of each other address. Peers that have not logged in yet are served in this order: only their addresses are known.
 For peers that have logged in, a user's name stands in place of the address.
 """
 
@@ -16,17 +16,17 @@ T = TypeVar("T")
 
 
 class AddressLines(Generic[T]):
-    """`most`: how many of one address wait at a time; None: their number has another bound."""
+    """`most`: how many of one address may wait at a time. None: something else bounds their number."""
 
     def __init__(self, most: int | None = None) -> None:
         self._most = most
-        self._lines: dict[str, dict[T, None]] = {}  # none is empty; the one whose turn is next is first
+        self._lines: dict[str, dict[T, None]] = {}  # no line is empty; the first line has the next turn
 
     def __len__(self) -> int:
         return sum(map(len, self._lines.values()))
 
     def add(self, host: str, item: T) -> None:
-        """`host`: the address of the one that waits. Raises Overloaded."""
+        """Adds one that waits, of the address `host`. Raises Overloaded if `most` of that address wait already."""
         line = self._lines.get(network(host), {})
         if len(line) == self._most:
             raise Overloaded(f"{self._most} of {host} wait for their turn")
@@ -34,7 +34,7 @@ class AddressLines(Generic[T]):
         self._lines[network(host)] = line
 
     def drop(self, host: str, item: T) -> None:
-        """It waits no more."""
+        """Removes one that waits no more."""
         line = self._lines.get(network(host), {})
         line.pop(item, None)
         if not line:
@@ -45,7 +45,7 @@ class AddressLines(Generic[T]):
         return self._take(next(iter(self._lines))) if self._lines else None
 
     def pop_of_most(self) -> T:
-        """Takes the one that has waited longest of those of the address of which most wait. Somebody does."""
+        """Takes the one that has waited longest in the longest line. Somebody must be waiting."""
         return self._take(max(self._lines, key=lambda address: len(self._lines[address])))
 
     def _take(self, address: str) -> T:

@@ -20,8 +20,8 @@ SMALL = 64 << 10  # bytes up to which an uncompressed batch is always read on th
 MOST_PARTS = 1000  # members, frames or blocks of a compressed batch, beyond one for each KiB of content
 INLINE_PARTS = 16  # the same on the event loop
 
-MAX_KEPT = 256 << 10  # bytes of memory that the columns of a batch may take until it is stored,
-MAX_RATIO = 4  # or so many times its own size; beyond both they are decoded again when needed
+MAX_KEPT = 256 << 10  # bytes of memory; the columns of a batch that take no more are kept until it is stored
+MAX_RATIO = 4  # columns of up to so many times the batch's size are kept, too; others are decoded again when needed
 
 MAX_NAMED = 1000  # records of a batch that an error names
 

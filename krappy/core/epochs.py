@@ -2,8 +2,8 @@
 the events that it has read are still there.
 
 Each batch has its epoch, so the list can be made anew from batches; but no checksum covers those bytes. So an epoch is
-believed only if it can be: epochs never fall along a log, and rise by one at each election. A batch with another one is
-damaged.
+believed only if it is possible: epochs never fall along a log, and rise by one at each election. A batch with an
+impossible epoch is damaged.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 LAST = 2**31 - 1  # the highest that Kafka's protocol can tell
-FAR = 1 << 20  # elections that never lie between what is known of a partition and what a log has of it
+FAR = 1 << 20  # more elections than can lie between what is known of a partition and what its log has
 
 
 def is_far(epoch: int, known: int) -> bool:
@@ -26,8 +26,8 @@ def fall(epoch: int, before: int) -> str:
 
 
 class Epochs:
-    """Pairs (epoch, first offset), both ascending. One thread at a time may change them; others may read meanwhile,
-    so what reads takes the pairs once."""
+    """Pairs (epoch, first offset), both ascending. One thread at a time may change them. Others may read meanwhile, so
+    each method that reads takes the tuple of pairs once."""
 
     def __init__(self, known: Iterable[tuple[int, int]] = ()) -> None:
         self._known = tuple(known)
@@ -85,10 +85,10 @@ class Epochs:
         return (epoch, end) if known and known[-1][0] == epoch else None
 
     def diverging(self, epoch: int, offset: int, end: int) -> tuple[int, int] | None:
-        """For a leader whose follower has its last event, of this epoch, before `offset`: (the highest epoch up to
+        """For a leader, of a follower whose log ends at `offset` with an event of this epoch: (the highest epoch up to
         that, the offset behind its last event) if the two logs differ, None if not (KIP-595). `end`: of this log.
 
-        They differ, too, if this log has an event of an earlier epoch there: the highest epoch is that one then."""
+        The logs differ, too, if the leader's event there has an earlier epoch. Then that one is the highest epoch."""
         now = Epochs(self._known)
         known = now.at(offset - 1)
         highest = epoch if known < 0 else min(epoch, known)

@@ -22,7 +22,7 @@ from itertools import islice
 
 from krappy.core.runs import Span
 
-BLOCKS = 16  # at most: each is looked at with whatever is leased or settled
+BLOCKS = 16  # at most, because every lease and every ack looks at all of them
 
 
 class _Chain:
@@ -36,14 +36,14 @@ class _Chain:
 
 
 class _Block:
-    """Leased events: those of the spans, which ascend, from `low` on. `keys`: the key of each, and before them those of
-    the first `settled` events, which are gone. `distinct`: all these keys, without None."""
+    """Leased events: all from `low` on that are in the spans, which ascend. `keys`: the keys of all events of the
+    spans; the first `settled` of these events are gone. `distinct`: the set of these keys, without None."""
 
     __slots__ = ("_gone", "_spans", "distinct", "high", "keys", "low", "settled")
 
     def __init__(self, spans: Sequence[Span], keys: Sequence[Hashable | None], distinct: set[Hashable]) -> None:
         self._spans = spans
-        self._gone = 0  # how many of the spans are: a log with gaps may have one for each event
+        self._gone = 0  # how many spans are gone; not removed, for a log with gaps may have a span for each event
         self.keys = keys
         self.distinct = distinct
         self.settled = 0
@@ -70,7 +70,7 @@ class KeyOrder:
     def __init__(self, known: int) -> None:
         self.known = known
         self.open: set[int] = set()
-        self._blocks: list[_Block] = []  # what follows does not have their events
+        self._blocks: list[_Block] = []  # the fields below do not have their events
         self._keys: dict[int, Hashable] = {}  # offset -> key, of each unsettled event with a key
         self._alone: dict[Hashable, int] = {}  # by key, its only event, which is leased: most keys have no chain
         self._chains: dict[Hashable, _Chain] = {}
@@ -79,11 +79,11 @@ class KeyOrder:
     def arrive(
         self, spans: Sequence[Span], keys: Sequence[Hashable | None], left: int, room: int, mine: set[Hashable]
     ) -> tuple[list[int], int | None]:
-        """Adds up to `room` fresh events, above all known ones, and leases up to `left` of them to the member that was
-        just leased the keys `mine`. `keys`: the key of each event of the spans.
+        """Adds up to `room` fresh events, above all known ones, and leases up to `left` of them to a member, which was
+        just leased events of the keys `mine`. `keys`: the key of each event of the spans.
 
-        Returns the offsets of those that wait, and the offset before which it stopped: with the first event after the
-        last that may be leased, or that there is room for. None: it took them all."""
+        Returns the offsets of those that wait, and the offset of the first event that it did not take, because no more
+        may be leased or there is no more room; None: it took them all."""
         few = len(self._blocks) < BLOCKS
         if few and len(keys) <= min(left, room) and self._leased_as_block(spans, keys, mine):
             return [], None
@@ -228,7 +228,7 @@ class KeyOrder:
         for block in self._blocks:
             if last < block.low or block.high < first:
                 kept.append(block)
-            elif block.low < first:  # it lies within
+            elif block.low < first:  # the settled events begin within the block
                 self._unfold()
                 break
             elif last < block.high:

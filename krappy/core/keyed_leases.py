@@ -69,8 +69,8 @@ class KeyedLeases(Leases):
         alone: bool,
         mine: set[Hashable],
     ) -> tuple[list[Lease], int]:
-        """Leases of the first `count` events, which are below the frontier, those that may be. Returns the leases, and
-        how many more events may be leased."""
+        """Leases those of the first `count` events that may be leased: the first `count` are below the frontier.
+        Returns the leases, and how many more events may be leased."""
         assert log.keys is not None
         keys, runs = self._keys, self._runs
         taken: list[tuple[int, int]] = []  # (offset, deliveries)

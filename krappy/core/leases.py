@@ -19,8 +19,8 @@ Rules of this file, and of `keyed_leases` which adds the order of keys:
   have been late, or have lost its connection, and still have done the work. An ack is refused only for events that
   another member holds, that are dead, or that were never leased.
 - Offsets that do not exist (removed by the cleaner or retention) are settled as soon as a read of the log shows it.
-- What is settled is so in one history of the log, that of `lineage`. Where a log has another one, `cut` takes the state
-  back, and an ack for an event of before is refused.
+- Events are settled in one history of the log, that of `lineage`. Where a log has another history, `cut` takes the
+  state back, and an ack for an event of the old history is refused.
 - Memory is bounded: beyond `window` unsettled events or about `MAX_RUNS` runs, no fresh events are leased.
 """
 
@@ -91,7 +91,7 @@ class Leases:
 
     @property
     def size(self) -> int:
-        """How many runs of events the state has: what it takes in memory, and when it is written."""
+        """How many runs of events the state has. Its size in memory, and when it is written, follows from that."""
         return len(self._runs)
 
     @property
@@ -124,7 +124,8 @@ class Leases:
     def wanted(self, now: int, *, alone: bool = True) -> int | None:
         """The offset from which to read the log for the next lease: of the first waiting event, else the frontier.
 
-        None: nothing can be leased now, whatever the log holds. `alone`: the member is sent nothing else with it.
+        None: nothing can be leased now, whatever the log holds. `alone`: whether the member is sent nothing else in the
+        same answer.
         """
         self.expire(now)
         offset = self._first_waiting()
@@ -257,7 +258,8 @@ class Leases:
 
     def ack(self, member: str, first: int, last: int, epoch: int = -1) -> list[Span]:
         """Settles these events. Returns those that it can't: another member has them, or they are dead, or were never
-        leased. `epoch`: their leader epoch, if it is known; events of other ones have come in their place."""
+        leased. `epoch`: their leader epoch, if it is known; offsets that have events of other epochs by now are
+        returned, too."""
         others = self.lineage.others(epoch, first, last) if epoch >= 0 else []
         if not others:
             return self._ack(member, first, last)
@@ -420,8 +422,8 @@ class Leases:
                 self.frontier, self.lineage = start, Lineage()
 
     def cut(self, end: int) -> None:
-        """To be called when the log has lost its events from `end` on, by an unclean election or a loss of power: those
-        that are there now, or will be, count as never leased."""
+        """To be called when the log has lost its events from `end` on, by an unclean election or a loss of power.
+        Events that are there now, or will be, count as never leased."""
         if end < self.frontier:
             self._settle_all(end, self.frontier)
             self.frontier = end

@@ -1,12 +1,12 @@
 """Which history of a log a group has read (KIP-101, KIP-320).
 
-An unclean election, or a loss of power, takes events from a log's end; others get their offsets. Those are of another
-leader epoch: each epoch has one leader, so all logs that have an event of it have the same events before that. The
-group knows the epochs of what it has read. It asks the log where the last of them ends; if that is before its position,
-or the log lacks that epoch, it goes back to where the two part.
+An unclean election, or a loss of power, takes events from a log's end. Later ones get their offsets, and have another
+leader epoch. Each epoch has one leader, so all logs that have an event of the epoch have the same events before it. The
+group knows the epochs of what it has read. It asks the log where the last of them ends. If that is before its position,
+or the log lacks that epoch, the group goes back to where the two histories part.
 
-Only the last `MOST` epochs are kept. Where a log has none of them, the group goes back to where the first one began
-that it has ever known: it may get events again, and misses none.
+Only the last `MOST` epochs are kept. If a log has none of them, the group goes back to where the first epoch began that
+it has ever known: it may get events again, and misses none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _VERSION = 3  # of a state that begins with a lineage; behind that comes one of 
 
 class Lineage:
     """`pairs`: (leader epoch, the offset from which on events before the position are of this epoch), both ascending.
-    Events from `since` on that are before all of these have earlier epochs, it is not known which."""
+    Events from `since` on that are before all of these have earlier epochs, which are not known any more."""
 
     __slots__ = ("pairs", "since")
 
@@ -38,8 +38,8 @@ class Lineage:
         return self.pairs[-1][0] if self.pairs else -1
 
     def note(self, epoch: int, first: int) -> None:
-        """The group has read events of this epoch, which begin at `first` or behind it. Ignored if it knows later ones,
-        and if the epoch is not known (-1)."""
+        """The group has read events of this epoch, which begin at `first` or behind it. Ignored if it knows this epoch
+        or a later one, and if the epoch is not known (-1)."""
         if epoch > self.last:
             self.since = self.since if self.pairs else first
             self.pairs = (*(each for each in self.pairs if each[1] < first), (epoch, first))[-MOST:]
@@ -49,14 +49,14 @@ class Lineage:
         self.pairs = tuple(each for each in self.pairs if each[1] < end)
 
     def parts(self, told: tuple[int, int], position: int) -> int | None:
-        """Where a log parts from what was read before `position`; None: it has all of that. `told`: by the log, the
-        highest epoch up to `last` that it has, and the offset behind that one's events. To be asked again for the
-        position that this gives."""
+        """The offset at which a log parts from what was read before `position`; None: the log has all of that. `told`:
+        the log's answer: the highest epoch up to `last` that it has, and the offset behind that epoch's events. The
+        caller must ask the log again, for the position that this gives."""
         epoch, end = told
         at = min([end, *(first for each, first in self.pairs if each > epoch)])
         if at >= position:
             return None
-        # Before the first epoch that is known, it can't be told what else the log has.
+        # Before the first known epoch, the two histories can't be compared.
         return min(at, self.since) if self.pairs and at <= self.pairs[0][1] else at
 
     def others(self, epoch: int, first: int, last: int) -> list[Span]:

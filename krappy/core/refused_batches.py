@@ -1,15 +1,21 @@
 """Batches of idempotent producers that were refused for now, and that come again.
 
-The next ones of the producer may be on their way. None of them may be stored before, though what refused the first has
-passed: librdkafka (2.16) takes that for stored then, too ("implicitly acked by subsequent batch"), and of a producer
-that the log does not know any sequence would be taken. And told of a gap, it begins a new epoch, and sends batches to
-other partitions again that are stored there. So they get the first one's refusal until that has come again.
+The producer's next batches may be on their way already. None of them may be stored before the refused one, even if the
+cause of the refusal is over:
 
-Clients send what was refused again in its order. So when one of the next comes a second time, and the first has not
-come, that was given up: with the transaction that it was in, or because the application has emptied the client's queue.
+- librdkafka (2.16) would take the refused batch for stored, too ("implicitly acked by subsequent batch").
+- The log would take any sequence from a producer that it does not know.
+- Nor may the answer tell of a gap: then librdkafka begins a new epoch, and sends batches to other partitions again that
+  are stored there.
 
-They come by one connection, and what is remembered is of that alone: anybody may write by another's producer id, and
-would hold up his batches else, or let them overtake each other.
+So the next batches get the first one's refusal until the first has come again.
+
+Clients send refused batches again in order. So when one of the next comes a second time, and the first has not come,
+the producer has given up the first: with the transaction that it was in, or because the application has emptied the
+client's queue.
+
+A producer's batches come by one connection, and what is remembered belongs to that connection alone. Anybody may write
+with another's producer id, and would else hold up the other's batches, or let them overtake each other.
 """
 
 from __future__ import annotations
@@ -21,10 +27,10 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 from krappy.errors import CorruptBatch, KrappyError, UnknownPartition
 from krappy.records.batch import BatchHeader
 
-KEPT_S = 600.0  # after which nothing that was sent beside a batch is on its way any more
+KEPT_S = 600.0  # after that time nothing is on its way any more that was sent beside a batch
 MAX_SEQUENCE = 2**31 - 1
-MANY = 1000  # producers, times partitions, of a connection whose batches are remembered at least
-MOST = 10_000  # and at most
+MANY = 1000  # pairs of producer and partition whose batches are remembered at least, for each connection
+MOST = 10_000  # pairs whose batches are remembered at most, for each connection
 
 K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
@@ -42,29 +48,30 @@ class _First(NamedTuple, Generic[R]):
     sequence: int
     refusal: R
     at: float  # seconds by a steady clock
-    told: int = 0  # how many sequences behind it the last one is that was refused, too
+    told: int = 0  # how many sequences behind this batch the last one is that was refused, too
 
     def ahead_of(self, header: BatchHeader, now: float) -> int:
-        """How many sequences behind it the batch is, which may have been sent beside it; 0: it is not such a one."""
+        """How many sequences the batch is behind this one; 0: it is not behind it, or was not sent beside it."""
         if header.producer_epoch != self.epoch or now - self.at > KEPT_S:
             return 0
         behind = (header.base_sequence - self.sequence) & MAX_SEQUENCE
         return behind if behind <= MAX_SEQUENCE // 2 else 0
 
     def lacks(self, following: NextBatch | None, behind: int) -> bool:
-        """Whether the log lacks one of the batches from this one to before that `behind` it. It may have the first
-        ones: they were refused after they were appended, for want of replicas, say."""
+        """Whether the log lacks one of the batches from this one to before the one that is `behind` sequences later. It
+        may have the first of them: they may have been refused after they were appended, for want of replicas, say."""
         if following is None or following.epoch != self.epoch:
             return following is None or following.epoch < self.epoch
         return (following.sequence - self.sequence) & MAX_SEQUENCE < behind
 
 
 class RefusedBatches(Generic[K, R]):
-    """Those of one connection. `K`: names a producer and a partition. `R`: what tells why."""
+    """The refused batches of one connection. `K`: names a producer and a partition. `R`: what tells why."""
 
     def __init__(self, partitions: Callable[[], int]) -> None:
-        """`partitions`: how many there are now that batches may be for. So many first batches are remembered, those of
-        one producer in all of them, but at least MANY and at most MOST. With one more the oldest tenth is forgotten."""
+        """`partitions`: gives how many partitions there are now. So many first batches are remembered, enough for one
+        producer in all partitions, but at least MANY and at most MOST. With one more, the oldest tenth is forgotten.
+        """
         self._partitions = partitions
         self._room = MANY
         self._first: dict[K, _First[R]] = {}
@@ -73,7 +80,7 @@ class RefusedBatches(Generic[K, R]):
         return len(self._first)
 
     def note(self, key: K, header: BatchHeader, refusal: R, now: float) -> None:
-        """This batch was refused for now; `now`: seconds by a steady clock."""
+        """Notes that this batch was refused for now. `now`: seconds by a steady clock."""
         if header.producer_id < 0 or header.base_sequence < 0:
             return
         first = self._first.get(key)
@@ -91,8 +98,8 @@ class RefusedBatches(Generic[K, R]):
                 del self._first[key]
 
     def find(self, key: K, header: BatchHeader, following: NextBatch | None, now: float) -> R | None:
-        """Why this batch is refused, too: it is behind one that was, and the log lacks one of those between.
-        `following`: None of a producer that the log does not know."""
+        """The refusal that this batch gets, too: it is behind a refused one, and the log lacks a batch between. None:
+        it gets none. `following`: what the log expects next; None for a producer that the log does not know."""
         first = self._first.get(key)
         if first is None or header.producer_epoch < first.epoch:
             return None
@@ -108,5 +115,5 @@ RefusedByPartitions: TypeAlias = RefusedBatches[tuple[int, str, int], KrappyErro
 
 
 def comes_again(error: KrappyError) -> bool:
-    """Whether Kafka's clients send again what was refused so."""
+    """Whether Kafka's clients send a batch again that was refused with this error."""
     return error.retriable or isinstance(error, CorruptBatch | UnknownPartition)

@@ -23,7 +23,7 @@ class SegmentInfo(NamedTuple):
     size: int  # bytes
     max_timestamp: int  # ms, of its events; -1 without any
     created_ms: int | None  # when its first batch was appended; None: it has none, or that is not known
-    appended_ms: int | None = None  # and its last
+    appended_ms: int | None = None  # when its last batch was appended; None: likewise
 
     @property
     def latest_ms(self) -> int | None:
@@ -38,9 +38,9 @@ class SegmentInfo(NamedTuple):
 def counted_from(config: TopicConfig, segment: SegmentInfo) -> int | None:
     """The time that `retention.ms` and `min.compaction.lag.ms` count from; None when it is not known.
 
-    That is the latest of the events' timestamps, but not later than the topic's limit allowed when the last one came:
+    That is the latest of the events' timestamps, but not later than the topic's limit allowed when the last event came:
     else one event of the year 292278994, from before there was a limit, would keep its segment and all later ones for
-    ever. When the first one came does not matter: `segment.ms` may have been longer then.
+    ever. The limit does not count from when the first event came: `segment.ms` may have been longer then.
     """
     latest, appended, ahead = segment.latest_ms, segment.appended_ms, config.timestamp_after_ms
     if latest is None or appended is None or ahead is None:

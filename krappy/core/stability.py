@@ -76,7 +76,7 @@ class Stability:
     def __init__(self) -> None:
         self.open: dict[int, int] = {}  # producer id -> the first offset of its transaction; oldest first
         self._columns = self._ids, self._firsts, self._lasts, self._stables = [array("q") for _ in range(4)]
-        self.drops = 0  # count of dropped ones: bytes read from the log before a drop may still have their events
+        self.drops = 0  # how many `drop` has forgotten: bytes read from the log before may still have their events
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stability) and self.open == other.open and list(self) == list(other)

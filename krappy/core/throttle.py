@@ -54,15 +54,15 @@ class ReplicationQuota:
             self._paid = max(self._paid, now) + size / self._rate
 
     def pause(self, now: float) -> float:
-        """Seconds until more may be copied; infinite if nothing may. Less than `LEAST_PAUSE` is none: a clock that
-        does not see it would wait for it again and again."""
+        """Seconds until more may be copied; infinite if nothing may. Less than `LEAST_PAUSE` counts as none: a clock
+        that is too coarse to see it pass would be waited for again and again."""
         if self._rate is None:
             return 0.0
         left = math.inf if self._rate == 0 else self._paid - now
         return left if left >= LEAST_PAUSE else 0.0
 
     def share(self, among: int = 1) -> int | None:
-        """How many bytes each of so many replicas should take at once: those of a second. None: no limit."""
+        """How many bytes each of so many replicas should take at once: its share of a second's. None: no limit."""
         return None if self._rate is None else max(1, self._rate // max(1, among))
 
 

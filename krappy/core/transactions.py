@@ -35,9 +35,9 @@ from krappy.types import TopicPartition
 NO_ID = NO_EPOCH = -1
 LONGEST_NAME = 1000  # characters of a transactional id: it stays in memory for days
 MAX_GROUPS = 100  # of one transaction: each of its states is stored with all of them
-EACH_ID = 1500  # bytes of memory that a transactional id takes, beside its name,
-EACH_GROUP = 100  # each of its groups, beside the name,
-EACH_PARTITION = 400  # and each of its partitions
+EACH_ID = 1500  # bytes of memory that a transactional id takes, beside its name
+EACH_GROUP = 100  # bytes that each of its groups takes, beside the name
+EACH_PARTITION = 400  # bytes that each of its partitions takes
 MAX_EPOCH = 2**15 - 2  # then the producer gets another id; one more is left to fence it with
 
 
@@ -73,8 +73,8 @@ class Transaction(NamedTuple):
     last_id: int = NO_ID
     last_epoch: int = NO_EPOCH
     bumped: bool = False  # of a decision: it has raised the epoch, with which the markers are written
-    number: int = 0  # of this id's transactions, so a marker that comes late is known from that of the next one
-    next_id: int = NO_ID  # the producer's from the completion on, with epoch 0; NO_ID: it keeps its own
+    number: int = 0  # counts this id's transactions, so that a late marker is told from the next one's
+    next_id: int = NO_ID  # the producer's id after the completion, with epoch 0; NO_ID: it keeps its own
 
     @property
     def memory(self) -> int:
@@ -211,10 +211,10 @@ def end(
     bumps: bool = False,
     new_id: int = NO_ID,
 ) -> Transaction:
-    """EndTxn. Returns the same state if this transaction was already ended so: then the answer was lost.
+    """EndTxn. Returns the same state if this transaction was already ended in this way: then the answer was lost.
 
-    `bumps`: the end raises the epoch, which the client learns from the answer; if there is none left, its producer gets
-    `new_id`. Such a client may abort what it has not begun. Raises UnknownProducerMapping, TransactionFenced,
+    `bumps`: the end raises the epoch, which the client learns from the answer; if no epoch is left, its producer gets
+    `new_id`. Such a client may abort although it has begun nothing. Raises UnknownProducerMapping, TransactionFenced,
     TransactionPending, InvalidTransaction.
     """
     prepare = TxnStage.PREPARE_COMMIT if commit else TxnStage.PREPARE_ABORT

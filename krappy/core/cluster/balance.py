@@ -8,8 +8,8 @@ It proposes as few copies as it can, in this order:
 4. Brokers are preferred to lead as many partitions as each other. This only puts replicas into another order: nothing
    is copied.
 
-All of it counts replicas, not bytes. A partition that is being reassigned stays as it will be. Brokers that are not
-registered keep what they have, unless they are to be emptied.
+All of it counts replicas, not bytes. A partition that is being reassigned counts with its new replicas, and is not
+moved. Brokers that are not registered keep what they have, unless they are to be emptied.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class _Placing:
         self._put(place, tuple(new if each == old else each for each in self._now[place]))
 
     def _spread_of(self, replicas: Collection[int]) -> int:
-        """On how many racks they are; a broker without a rack is one of its own."""
+        """On how many racks they are; a broker without a rack counts as a rack of its own."""
         return len({self._rack(each) for each in replicas})
 
     def _rack(self, broker: int) -> str | int:
@@ -126,7 +126,7 @@ class _Placing:
                 self._replace(place, broker, target)
 
     def _best(self, place: Place, old: int) -> int | None:
-        """The broker that takes a replica's place best: on another rack than the others, with few replicas."""
+        """The best broker to take a replica's place: on another rack than the other replicas, and with few replicas."""
         others = [each for each in self._now[place] if each != old]
         racks = {self._rack(each) for each in others}
         return min(
@@ -141,7 +141,7 @@ class _Placing:
             replicas = self._now[place]
             while (was := self._spread_of(replicas)) < min(racks, len(replicas)):
                 shared = [each for each in replicas if [self._rack(it) for it in replicas].count(self._rack(each)) > 1]
-                # The first may stay: it is preferred to lead.
+                # The first replica stays if another one can go: it is preferred to lead.
                 old = max(shared, key=lambda id: (id != replicas[0], len(self._held[id]), id))
                 target = self._best(place, old)
                 if target is None:
@@ -156,7 +156,7 @@ class _Placing:
             pass
 
     def _even_once(self) -> bool:
-        """Moves one replica from a broker to one with at least two fewer. Whether there was one."""
+        """Moves one replica from a broker to one with at least two fewer. Returns whether there was one to move."""
         most = sorted(self._targets, key=lambda id: (-len(self._held[id]), id))
         for full in most:
             for bare in reversed(most):
@@ -196,8 +196,9 @@ class _Placing:
                 self._put(place, (leader, *(each for each in replicas if each != leader)))
 
     def _path(self) -> list[tuple[Place, int]]:
-        """Partitions with the brokers that are to be preferred for them: the first broker on the path is preferred for
-        one fewer afterwards, the last for one more, where that has at least two fewer."""
+        """A path of partitions, each with the broker that is to be preferred for it; empty if there is none. The broker
+        at one end of the path is preferred for at least two partitions fewer than the one at the other end. Afterwards
+        it is preferred for one more, and the other for one fewer."""
         for full in sorted(self._targets, key=lambda id: (-len(self._led[id]), id)):
             came: dict[int, tuple[Place, int]] = {}  # by broker: from where, over which partition
             seen, queue = {full}, deque([full])

@@ -1,7 +1,7 @@
 """What has changed in the cluster from one image to the next, for people who look on: brokers that came or went,
 another controller, elections, ISRs, topics.
 
-An image has some moments of the tree and not all, so of two changes that follow quickly only the second may be told.
+Images show some moments of the tree, not all. So of two changes in quick succession only the second may be told.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class ChangeKind(StrEnum):
 
 
 class ClusterChange(NamedTuple):
-    """One change. `text`: it in a sentence. `broker`: who came, went, became the controller or the leader, or has the
-    replica; None: nobody. `before`, `after`: the ISRs."""
+    """One change. `text`: the change in a sentence. `broker`: who came, went, became the controller or the leader, or
+    has the replica; None: nobody. `before`, `after`: the ISRs."""
 
     kind: ChangeKind
     text: str
@@ -53,7 +53,7 @@ class ClusterChange(NamedTuple):
 
 
 def changes_between(before: Image, after: Image) -> Iterator[ClusterChange]:
-    """In the order: brokers, the controller, topics and their partitions."""
+    """The changes, in this order: brokers, the controller, topics and their partitions."""
     yield from _of_brokers(before, after)
     if after.controller != before.controller:
         told = "no broker is" if after.controller is None else f"broker {after.controller} is"

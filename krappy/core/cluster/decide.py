@@ -1,7 +1,8 @@
 """The controller's decisions: from the cluster's image to the operations to write.
 
-It keeps no state between two calls but since when a broker is gone (`Presence`), so a decision that was not written is
-made again, by this controller or the next. Each partition's operations stand together: a refusal concerns it alone.
+Between two calls it remembers only since when a broker is gone (`Presence`). So a decision that was not written is made
+again, by this controller or the next. A partition's operations are done together or not at all: a refusal concerns that
+partition alone.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ def decide(
     image: Image, topics: Iterable[TopicImage], presence: Presence, given: Mapping[str, str] = NOTHING
 ) -> list[list[Operation]]:
     """The operations for each partition that needs some: first states of new partitions, elections for partitions whose
-    leader is gone or was started again, shorter ISRs, another min.insync.replicas, and the next steps of reassignments;
-    for topics of earlier versions their identities.
-    A restarted broker does not go on in its old epoch. `topics`: which topics of the image to look at. `given`: topics'
-    settings that rank below all that are stored."""
+    leader is gone or was started again, shorter ISRs, another min.insync.replicas, and the next steps of reassignments.
+    Topics of earlier versions get their identities. A restarted broker does not go on in its old epoch.
+
+    `topics`: which topics of the image to look at. `given`: topics' settings that rank below all stored ones."""
     found: list[list[Operation]] = []
     for topic in topics:
         moving: list[int] = []
@@ -118,7 +119,8 @@ def _decide(
 
 def _moved(image: Image, state: PartitionState, replicas: Sequence[int], presence: Presence) -> PartitionState:
     """The state after the leader, which is about to stop, has given its place to another replica in sync, if one can
-    take it. It stays in the ISR, so the new leader commits nothing without it while it may hold a read lease."""
+    take it. The old leader stays in the ISR: so the new one commits nothing without it while it may hold a read lease.
+    """
     to = successor(image, state, replicas, presence.alive)
     if to is None:
         return state

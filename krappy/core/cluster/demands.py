@@ -10,7 +10,7 @@ from krappy.core.cluster.image import NOTHING, Image, PartitionImage
 
 MIN_INSYNC = "min.insync.replicas"
 UNCLEAN = "unclean.leader.election.enable"
-FROM_REPLICAS = 3  # by default two of three replicas are needed, or more, and one of fewer
+FROM_REPLICAS = 3  # by default two replicas must be in sync where there are so many or more, else one
 
 
 def min_insync(image: Image, topic: str, partition: PartitionImage, given: Mapping[str, str] = NOTHING) -> int:
@@ -34,7 +34,7 @@ def is_unclean(image: Image, topic: str, given: Mapping[str, str] = NOTHING) -> 
 
 
 def _setting(image: Image, topic: str, name: str, given: Mapping[str, str]) -> str | None:
-    """The value in force, None: nobody has set it. The name of a broker's setting is that of the topic's."""
+    """The value in force; None: nobody has set it. A broker's setting has the same name as the topic's."""
     for settings in (
         image.config(paths.TOPIC_CONFIG, topic),
         image.config(paths.BROKER_CONFIG, paths.DEFAULT),

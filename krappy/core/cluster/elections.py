@@ -1,8 +1,7 @@
-"""Elections beside those that a leader's end demands: of preferred leaders, and by hand (KIP-183, KIP-460).
+"""Elections that no leader's end demands: those of preferred leaders, and those by hand (KIP-183, KIP-460).
 
 The preferred leader of a partition is the first of its replicas. A leader that lives is replaced by another replica in
-the ISR, and stays in the ISR itself: it may hold a read lease, and nothing can be committed without it before that is
-over.
+the ISR, and stays in the ISR itself: it may hold a read lease, and nothing may be committed without it until that ends.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ from krappy.core.cluster.tree import Check, Operation
 
 
 class NotElected(NamedTuple):
-    """Why an election that was asked for is none. `needed`: False if the preferred replica leads; or, for an unclean
-    election, if there is a leader. Else `why` says which replica can't lead now, and what to do."""
+    """Why an election that was asked for does not take place. `needed`: False if the preferred replica leads already;
+    for an unclean election, False if there is a leader. Else `why` says which replica can't lead now, and what to do.
+    """
 
     needed: bool
     why: str = ""
@@ -29,19 +29,20 @@ NEW = NotElected(needed=True, why="it is new, and has no leader yet: ask again i
 
 
 def successor(image: Image, state: PartitionState, replicas: Iterable[int], alive: Collection[int]) -> int | None:
-    """Who takes the place of a leader that gives it away: the first other replica in sync that lives, and is not about
-    to stop."""
+    """Who takes over from a leader that gives up the lead: the first other replica in sync that is alive and not about
+    to stop. None: nobody can."""
     others = (each for each in replicas if each in state.isr and each != state.leader)
     return next((each for each in others if each in alive and not image.brokers[each].draining), None)
 
 
 def moved(image: Image, topic: TopicImage, index: int, to: int) -> list[Operation]:
-    """What makes a broker of the ISR the leader, if it is registered as the image has it."""
+    """The operations that make a broker of the ISR the leader, if it is registered as the image has it."""
     return led_by(image, topic, index, topic.partitions[index].state, to)
 
 
 def led_by(image: Image, topic: TopicImage, index: int, state: PartitionState, leader: int) -> list[Operation]:
-    """What writes the state with this leader, in a new epoch, if it is registered as the image has it."""
+    """The operations that write the state with this leader, in a new leader epoch, if the leader is registered as the
+    image has it."""
     epoch = image.brokers[leader].epoch
     after = state._replace(leader=leader, leader_epoch=state.leader_epoch + 1, leader_inc=epoch)
     after = normalise(after, topic.partitions[index].replicas, state.min_isr)
@@ -49,7 +50,7 @@ def led_by(image: Image, topic: TopicImage, index: int, state: PartitionState, l
 
 
 def prefer(image: Image, topic: TopicImage, index: int, alive: Collection[int]) -> list[Operation] | NotElected:
-    """What makes the preferred replica of a partition the leader."""
+    """The operations that make the preferred replica of a partition the leader."""
     partition = topic.partitions[index]
     preferred = partition.replicas[0]
     if partition.state.leader == preferred:
@@ -68,8 +69,9 @@ def prefer(image: Image, topic: TopicImage, index: int, alive: Collection[int]) 
 def elect_uncleanly(
     image: Image, topic: TopicImage, index: int, alive: Collection[int]
 ) -> list[Operation] | NotElected:
-    """What gives a partition without a leader one that may lack acknowledged events; or one that lacks none, if it is
-    alive now. Nobody is available while the ISR has members, and none of them is alive (see `elected`)."""
+    """The operations that give a leader to a partition without one: a replica that lacks no acknowledged event if such
+    a one is alive, else one that may lack some. Nobody can be elected while the ISR has members and none of them is
+    alive (see `elected`)."""
     partition = topic.partitions[index]
     state = partition.state
     if state.leader != NOBODY:
@@ -95,8 +97,8 @@ def _named(brokers: Iterable[int]) -> str:
 
 
 def rebalance(image: Image, alive: Collection[int], percentage: int) -> list[list[Operation]]:
-    """What brings leaders back to where they are preferred: to each alive broker that leads fewer of the partitions
-    that prefer it than (100 - `percentage`) %. It must not be draining. Partitions that are being reassigned wait."""
+    """The operations that let brokers lead the partitions that prefer them: each alive broker that leads less than
+    (100 - `percentage`) % of these and is not draining. Partitions that are being reassigned wait."""
     preferring: dict[int, list[tuple[TopicImage, int]]] = {}
     for topic in image.topics.values():
         for index, partition in enumerate(topic.partitions):

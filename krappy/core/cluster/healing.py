@@ -1,12 +1,14 @@
 """What a broker does about a replica of its own whose log is in trouble, step by step, until it is whole again.
 
-Another replica in sync must lead first, and that leader be there: all that was acknowledged is on its disk. So the last
-candidate leaves nothing, however damaged it is: what it has is all there is. A damaged leader that is alone in the ISR
-gives the lead to one of the ELR, which has all that was acknowledged, too; what the leader has beyond may be what
-nobody can copy. It stays in the ISR, as every leader that lives does when another one takes its place: until it
-follows, nothing is acknowledged, so that it does not answer strong reads by its lease meanwhile. And nobody is made
-anew from a leader that is damaged, too: what the one lacks, the other may have. Such two lead in turns, so that a third
-one can copy from both."""
+- Another replica in sync must lead first, and that leader must be registered: it has all that was acknowledged on its
+  disk. So the last candidate stays one, however damaged it is: what it has is all there is.
+- A damaged leader that is alone in the ISR gives the lead to a replica of the ELR. That one has all that was
+  acknowledged, too; what the old leader has beyond it, nobody may be able to copy. The old leader stays in the ISR, as
+  every leader does that is replaced while it lives. So nothing is acknowledged until it follows, and the strong reads
+  that it still answers by its read lease miss nothing.
+- No replica is made anew from a leader that is damaged, too: what the one lacks, the other may have. These two lead in
+  turns, so that a third replica can copy from both.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +51,12 @@ def next_step(
     again: bool = True,
 ) -> Step | None:
     """What is to be written next; None: nothing now. `empties`: whether the replica may be copied anew now. `waits`:
-    whether a damaged one stays in sync where the others are too few to acknowledge events: it has all that is new.
-    `again`: whether it may give the lead to one that is in trouble, too.
+    whether a damaged replica stays in the ISR while the others are too few to acknowledge events without it: it has all
+    that is new. `again`: whether a leader may give the lead to a replica that is in trouble, too.
 
-    Whoever empties its log, or has lost events, is out of the candidates by the same write. It begins a new leader
-    epoch of the same leader: what that heard from the replica in the epoch before, or hears late, can't bring it back
-    into the ISR."""
+    A replica that empties its log, or has lost events, leaves the candidates by the same write. The write begins a new
+    leader epoch of the same leader: what the leader heard from the replica in the epoch before, or hears late, can't
+    bring the replica back into the ISR."""
     partition = topic.partitions[index]
     state = partition.state
     if partition.version < 0:
@@ -99,9 +101,10 @@ def _out(partition: PartitionImage, broker: int, *, emptied: bool) -> PartitionS
 
 
 def lead_anew(topic: TopicImage, index: int, broker: int) -> list[Operation]:
-    """What lets a leader whose log takes no more events, and for whom no other can lead, begin a new leader epoch;
-    nothing if it does not lead. It must stop leading in the old one, and open its log anew: others may have fetched
-    what was not synced, so these offsets must not be given again in the same epoch."""
+    """The operations by which a leader begins a new leader epoch; none if it does not lead. It is for a leader whose
+    log takes no more events, when no other replica can lead. The leader must stop leading in the old epoch, and open
+    its log anew: others may have fetched what was not synced, so these offsets must not be given again in that epoch.
+    """
     state = topic.partitions[index].state
     if state.leader != broker:
         return []

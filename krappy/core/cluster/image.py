@@ -58,8 +58,8 @@ class DeletedTopic(NamedTuple):
 
 class PartitionImage(NamedTuple):
     """A partition in the image. `version`: the partition epoch, which each change of `state` raises; −1: no state
-    yet. `adding`, `removing`: those of the replicas that a reassignment brings, and takes away (reassign.py). `kept`:
-    the state's znode, if it has fields that this version does not know."""
+    yet. `adding`, `removing`: the replicas that a reassignment brings, and those that it takes away (reassign.py).
+    `kept`: the state's znode, if it has fields that this version does not know."""
 
     replicas: tuple[int, ...]
     state: PartitionState = PartitionState()
@@ -72,12 +72,12 @@ class PartitionImage(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class TopicImage:
     """A topic in the image. `id`: 16 bytes, never given to another topic. `partitions`: by index. `version`: of its
-    znode. `kept`: the znode, if it has fields that this version does not know. `scattered`: keys may stand in other
-    partitions than their own (strays); False: the topic is marked before the first of them, view or not; None: it has
-    no mark, but was made by an earlier version, or a broker that was alone: these look at no keys without a view.
-    `identified`: the topic has its `paths.identity`; those of earlier versions get it from the controller.
-    `restored_factor`: how many replicas it had in the cluster whose backup it comes from, until it has so many again;
-    0: it may stay as it is."""
+    znode. `kept`: the znode, if it has fields that this version does not know. `scattered`: True: keys may stand in
+    other partitions than their own (strays). False: none does, and the topic is marked before the first one does, with
+    a view or without. None: it has no mark because an earlier version made it, or a broker that was alone; these look
+    at no keys of a topic without a view. `identified`: the topic has its `paths.identity`; topics of earlier versions
+    get it from the controller. `restored_factor`: how many replicas it had in the cluster whose backup it comes from,
+    until it has so many again; 0: it may stay as it is."""
 
     name: str
     id: bytes
@@ -91,8 +91,8 @@ class TopicImage:
     restored_factor: int = 0
 
     def put_state(self, index: int, state: PartitionState) -> list[Operation]:
-        """What makes this the state of a partition, if its state is still that of the image. Nothing, if its leader
-        epoch is one that no protocol can tell."""
+        """The operations that make this the state of a partition, if its state is still the image's. None, if the
+        leader epoch is higher than the protocol can carry."""
         if state.leader_epoch > LAST:
             return []
         before = self.partitions[index]
@@ -100,8 +100,8 @@ class TopicImage:
         return [*self.unless_deleted(), put]
 
     def put_replicas(self, partitions: Sequence[PartitionImage], *, scattered: bool = False, grows: bool = True) -> Put:
-        """What gives the topic the replicas of these partitions, if its znode is still that of the image. `scattered`:
-        it counts as scattered from then on. Without `grows` it has no `restored_factor` any more."""
+        """The operation that gives the topic the replicas of these partitions, if its znode is still the image's.
+        `scattered`: it counts as scattered from then on. Without `grows` it has no `restored_factor` any more."""
         adding = {index: each.adding for index, each in enumerate(partitions)}
         removing = {index: each.removing for index, each in enumerate(partitions)}
         replicas = [each.replicas for each in partitions]
@@ -113,17 +113,17 @@ class TopicImage:
         return Put(paths.topic(self.name), data, self.version)
 
     def unless_deleted(self) -> list[Operation]:
-        """What is refused if the topic was deleted, and changes nothing: another one of its name may have its znodes
-        by now, in the same versions."""
+        """The check by which a write is refused if the topic was deleted: another topic of this name may have the same
+        znodes by now, in the same versions."""
         return [Check(paths.identity(self.name, self.id))] if self.identified else []
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
     """`names`: topic id -> name. `deleted`: by id, the deleted topics whose files may still exist. `configs`: the
-    stored settings, by kind and name. `controller`: a broker's id. `producer_ids`: the first that no broker has
-    reserved. `acls`: by id; None: this version can't read it. `unreadable`: paths of znodes that this version
-    can't read; for these the image keeps what it had before."""
+    stored settings, by kind and name. `controller`: a broker's id. `producer_ids`: the first producer id that no broker
+    has reserved. `acls`: by id; None: this version can't read it. `unreadable`: paths of znodes that this version can't
+    read; for these the image keeps what it had before."""
 
     brokers: Mapping[int, Registration] = field(default_factory=_nothing)
     epochs: Mapping[int, int] = field(default_factory=_nothing)

@@ -10,7 +10,8 @@ from krappy.core.cluster.tree import Check, Operation
 
 
 def change_isr(topic: TopicImage, index: int, proposal: Proposal) -> list[Operation]:
-    """What makes the proposal the ISR of this partition, whose state the leader has read last as the image has it.
+    """The operations that make the proposal the ISR of this partition. The leader's last read of the partition's state
+    must be what the image has.
 
     A broker is added only if it is still registered as it was when it fetched (KIP-903): a broker that was started
     again may have lost its disk.
@@ -23,15 +24,15 @@ def change_isr(topic: TopicImage, index: int, proposal: Proposal) -> list[Operat
 
 
 def addable(image: Image, partition: PartitionImage) -> dict[int, int]:
-    """The broker epochs of those who may come into the ISR: replicas that are registered, and not about to stop. One
-    that was taken away in a reassignment may still fetch, and deletes its log."""
+    """The broker epochs of those who may come into the ISR: replicas that are registered, and not about to stop. A
+    broker that a reassignment took away is none of them: it may still fetch, but deletes its log."""
     there = {id: image.brokers[id] for id in partition.replicas if id in image.brokers}
     return {id: each.epoch for id, each in there.items() if not each.draining}
 
 
 def leave_isr(topic: TopicImage, index: int, broker: int) -> list[Operation]:
-    """What takes a broker out of the ISR that is about to stop, so that nobody waits for it; nothing if it leads, or is
-    the only one. If the others are too few to acknowledge events, it stays a candidate (in the ELR)."""
+    """The operations that take a broker that is about to stop out of the ISR, so that nobody waits for it; none if it
+    leads, or is the only one. If the others are too few to acknowledge events, it stays a candidate (in the ELR)."""
     partition = topic.partitions[index]
     before = partition.state
     if broker == before.leader or broker not in before.isr or len(before.isr) == 1:

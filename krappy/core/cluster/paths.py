@@ -32,7 +32,7 @@ ROOTS = [  # znodes that always exist, each behind its parent
     *("/cluster", "/brokers", BROKERS, EPOCHS, TOPICS, CONFIG, *(f"{CONFIG}/{kind}" for kind in KINDS)),
     *("/admin", DELETED, "/security", ACLS),
 ]
-# What brokers follow; all below each of them, too. Other znodes change often and concern few.
+# Brokers follow these znodes and all below them. Other znodes change often and concern few.
 WATCHED = ["/admin", "/brokers", "/cluster", CONFIG, CONTROLLER, CONTROLLER_EPOCH, PRODUCER_IDS, "/security"]
 _PLAIN = frozenset(string.ascii_letters + string.digits + "._-")
 

@@ -38,13 +38,13 @@ def place(image: Image, partitions: int, factor: int) -> list[tuple[int, ...]]:
 
 
 def takes_replicas(image: Image) -> bool:
-    """Whether there is a broker that can take some."""
+    """Whether there is a broker that can take replicas."""
     return bool(_racks(image))
 
 
 def grown(image: Image, replicas: Sequence[tuple[int, ...]], factor: int) -> dict[int, tuple[int, ...]]:
-    """The partitions, by index, that have fewer than `factor` replicas and can have more: the replicas that they have,
-    and others behind them. Where a replica's broker is away nothing is added: it may come back."""
+    """By index, the partitions that have fewer than `factor` replicas and can have more, each with the replicas that it
+    has and new ones behind them. Where a replica's broker is away nothing is added: it may come back."""
     racks, (held, _) = _racks(image), _load(image)
     found: dict[int, tuple[int, ...]] = {}
     for index, each in enumerate(replicas):
@@ -77,7 +77,7 @@ def _completed(
     chosen = list(replicas)
     while len(chosen) < factor:
         used = {racks[id] for id in chosen if racks[id] is not None}
-        # After the leader the next ids come first, so that its partitions' followers are not all one broker.
+        # The ids above the leader's come first. Else all partitions of a leader would have the same follower.
         chosen.append(
             min(
                 (id for id in racks if id not in chosen),

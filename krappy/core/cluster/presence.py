@@ -11,8 +11,9 @@ is over, and the controller waits:
 
 Both are longer than a lease of LEASE_MS, with clocks that differ by 5 % in speed.
 
-A registration outlives its broker by some seconds. So nobody becomes a leader whom the controller has not heard of: who
-did not register, nor renew its lease, while it looked. Else a dead broker might be elected, and then another one again.
+A registration outlives its broker by some seconds. So only a broker that the controller has heard of becomes a leader:
+it must have registered, or renewed its lease, while the controller looked. Else a dead broker might be elected, and
+soon another one in its place.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ LEASE_MS = 1_500  # how long a renewal is good for, from when it was sent
 RENEW_MS = 500
 GRACE_MS = 2_000
 SILENCE_MS = 2_500
-HEARD_MS = 2_000  # less than that, by so much as two who look see the same renewal apart
-DEAF_MS = 1_000  # between two looks: ZooKeeper may have been away, and then nobody could renew a lease
+HEARD_MS = 2_000  # shorter than SILENCE_MS, because two observers may see the same renewal 0.5 s apart
+DEAF_MS = 1_000  # if two looks are further apart, ZooKeeper may have been away, and then nobody could renew a lease
 
 
 class Presence:
-    """`alive`: the brokers that may become leaders. Times are ms of a monotonic clock. `silence_ms` math.inf: there are
-    no leases, and who is registered is alive."""
+    """`alive`: the brokers that may become leaders. Times are ms of a monotonic clock. If `silence_ms` is math.inf,
+    there are no leases, and who is registered is alive."""
 
     def __init__(self, grace_ms: float = GRACE_MS, silence_ms: float = SILENCE_MS) -> None:
         self.alive: Mapping[int, Registration] = {}
@@ -50,7 +51,7 @@ class Presence:
         """Takes what was read just now. `leases`: the version of each registered broker's lease; a broker without one
         has not renewed it yet."""
         is_first = self._now == -math.inf
-        if now - self._now > DEAF_MS:  # it heard nothing, and nor may the others have been heard
+        if now - self._now > DEAF_MS:  # this broker heard nothing, so perhaps nobody could be heard
             self._leases = {broker: (epoch, version, now) for broker, (epoch, version, _) in self._leases.items()}
             self._heard.clear()
         self._now, self._brokers = now, image.brokers
@@ -81,15 +82,15 @@ class Presence:
         return broker in self._leases and self._now - self._leases[broker][2] >= self._silence_ms
 
     def has_reigned(self, partition: tuple[bytes, int], epoch: int) -> bool:
-        """Whether a partition (topic id, index) has this leader epoch for the grace period already, as far as this was
-        asked. Then nobody who led it before holds a read lease: a broker's lease is not renewed before the broker has
-        read what it was told of."""
+        """Whether a partition (topic id, index) has had this leader epoch for the whole grace period, which begins when
+        this is asked for the first time. Then nobody who led it before holds a read lease: a broker renews its lease
+        only after it has read the changes that it was told of."""
         if self._reigns.get(partition, (-1, 0))[0] != epoch:
             self._reigns[partition] = (epoch, self._now)
         return self._now - self._reigns[partition][1] >= self._grace_ms
 
     def fence(self, broker: int) -> list[Check]:
-        """What must be demanded by a write whose reason is that this broker is gone."""
+        """The checks of a write that is made because this broker is gone."""
         if not self.is_silent(broker) or self._leases[broker][1] < 0:
             return []
         return [Check(paths.lease(broker), self._leases[broker][1])]
@@ -102,10 +103,11 @@ class Presence:
 class Renewals:
     """Which brokers renew their leases, as a leader sees it that looks for itself.
 
-    A follower that only ZooKeeper does not hear of goes on to fetch, and its registration is there until its session
-    ends. The controller takes it out of the ISR; a leader that put it back at once would do so several times a second.
-    So who comes into the ISR must have renewed its lease in the last HEARD_MS, while the leader looked: who is silent
-    for the controller was that for the leader before. (Kafka's leaders don't add brokers that are fenced, KIP-841.)
+    A follower that can't reach ZooKeeper, but can reach its leader, goes on fetching, and stays registered until its
+    session ends. The controller takes it out of the ISR; a leader that put it back at once would do so several times a
+    second. So who comes into the ISR must have renewed its lease in the last HEARD_MS, while the leader looked: a
+    broker is silent for the leader before it is silent for the controller. (Kafka's leaders don't add brokers that are
+    fenced, KIP-841.)
     """
 
     def __init__(self) -> None:
@@ -113,8 +115,8 @@ class Renewals:
         self._now = -math.inf  # of the last look
 
     def look(self, image: Image, leases: Mapping[int, int], now: float) -> None:
-        """Takes what was read just now (see `Presence.look`). Of who is seen for the first time, nobody knows when that
-        was renewed."""
+        """Takes what was read just now (see `Presence.look`). When a broker is seen for the first time, it is unknown
+        when it renewed its lease: it counts as not heard."""
         before, self._seen, self._now = self._seen, {}, now
         for broker, registration in image.brokers.items():
             found = (registration.epoch, leases.get(broker, -1))
@@ -126,7 +128,7 @@ class Renewals:
 
 
 class ReadLease:
-    """A broker's own read lease. It is good for LEASE_MS from when the renewal was sent that was answered last."""
+    """A broker's own read lease. It holds for LEASE_MS, counted from when the last answered renewal was sent."""
 
     def __init__(self, lease_ms: float = LEASE_MS) -> None:
         self._lease_ms = lease_ms

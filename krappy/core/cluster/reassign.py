@@ -1,16 +1,16 @@
 """Reassignments: other brokers become the replicas of a partition, without a moment in which too few have its events
 (KIP-455).
 
-`replicas` of a partition are, during its reassignment, those from before it and those that are wanted. `adding` are
-those that were not there before, `removing` those that are not wanted; one may be both, after a change of mind. A
-cancellation is a reassignment to those from before. The controller takes the steps, each one write:
+During a reassignment the `replicas` of a partition are the replicas from before it and the wanted ones. `adding` are
+the replicas that were not there before, `removing` the ones that are not wanted; a replica may be both, after a change
+of mind. A cancellation is a reassignment to the replicas from before. The controller takes these steps, each one write:
 
-1. New replicas copy the log. Nothing is done until all that are wanted and new are in the ISR, and enough are.
+1. New replicas copy the log. Nothing is done until all wanted new ones are in the ISR, and enough wanted ones.
 2. A leader that has to go hands over to a wanted replica in the ISR, and stays in the ISR itself.
 3. After the grace period, in which the read leases of earlier leaders end, the others leave `replicas`, the ISR and the
    ELR together, in a new leader epoch: the leader forgets what it knew of their logs, which they delete now.
 
-Only step 3 takes replicas away, and it demands both znodes as they were seen.
+Only step 3 takes replicas away. It demands that the topic's znode and the state's are as they were seen.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def original(partition: PartitionImage) -> tuple[int, ...]:
 
 
 def reassigned(partition: PartitionImage, to: Sequence[int]) -> PartitionImage:
-    """The partition once its reassignment to these brokers has begun; or is done, if they are its replicas already, in
-    whatever order."""
+    """The partition once its reassignment to these brokers has begun. If they are its replicas already, in whatever
+    order, the reassignment is done at once."""
     before = original(partition)
     replicas = (*to, *(each for each in partition.replicas if each not in to))
     adding = tuple(each for each in replicas if each not in before)
@@ -55,8 +55,8 @@ def reassigned(partition: PartitionImage, to: Sequence[int]) -> PartitionImage:
 def steps(
     image: Image, topic: TopicImage, indexes: Iterable[int], presence: Presence, given: Mapping[str, str]
 ) -> list[list[Operation]]:
-    """The operations that bring the reassignments of these partitions one step on. What ends together stands together,
-    for it changes one znode."""
+    """The operations that bring the reassignments of these partitions one step on. Reassignments that end together are
+    one write, because they change the same znode."""
     found: list[list[Operation]] = []
     ended: dict[int, PartitionImage] = {}
     for index in indexes:

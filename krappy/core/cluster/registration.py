@@ -2,8 +2,8 @@
 
 A broker whose disk may have lost events that others count on excludes itself before it enters, in this order: `bump`,
 so that no leader adds it to an ISR for what it had before; `exclude`, so that it is a candidate for nothing; `enter`.
-Excluding first would lose events: a leader that remembers its fetches of before would put it back. A broker that has
-seen a later leader epoch than the tree has (`pass_epoch`) says so before it enters, too.
+Excluding first would lose events: a leader that remembers the broker's earlier fetches would put it back. A broker that
+has seen a later leader epoch than the tree has (`pass_epoch`) writes that before it enters, too.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def in_use(broker: int, registered: Znode) -> dict[str, Any]:
 
 
 def exclude(topic: TopicImage, index: int, broker: int, *, emptied: bool = True) -> list[Operation]:
-    """Takes the broker out of a partition's candidates; nothing if it is none. `emptied`: its whole log is lost, else
-    some of the last events may be."""
+    """The operations that take the broker out of a partition's candidates; none if it is no candidate. `emptied`: its
+    whole log is lost; else some of the last events may be."""
     partition = topic.partitions[index]
     state = partition.state
     known = broker in (*state.isr, *state.elr, state.leader)
@@ -53,11 +53,11 @@ def exclude(topic: TopicImage, index: int, broker: int, *, emptied: bool = True)
 
 
 def pass_epoch(topic: TopicImage, index: int, known: int) -> list[Operation]:
-    """Puts the leader epoch of a partition above `known`, which this broker has seen in it; nothing if it is not below,
-    or so far below that `known` must be damaged.
+    """The operations that raise the leader epoch of a partition above `known`, an epoch that this broker has seen in
+    it. None if the epoch is not below `known`, or so far below that `known` must be damaged.
 
-    It is when ZooKeeper was given older data. A leader of an epoch that others have led in before would take their
-    events for its own, and followers would cut off what they have of these."""
+    The epoch is below when ZooKeeper was given older data. A leader of an epoch that others have led in before would
+    take their events for its own, and followers would cut off what they have of these."""
     partition = topic.partitions[index]
     state = partition.state
     if partition.version < 0 or state.leader_epoch >= known or is_far(known + 1, state.leader_epoch):
@@ -80,8 +80,9 @@ def enter(
 ) -> tuple[int, list[Operation]]:
     """(the broker epoch, what registers the broker in it). `registered`: its znode at `paths.epoch`, whose version is
     the broker epoch (KIP-380). `endpoints`: host and port by the listener's name. `directory`: the data folder's id.
-    `boot`: of the machine, which changes when its memory is lost. `start`: an id for this registration. `now_ms`: the
-    time of day, `old_folder`: that the folder is an old copy, both for people."""
+    `boot`: the id of the machine's boot, which changes when its memory is lost. `start`: an id for this registration.
+    `now_ms`: the time of day (ms since the epoch). `old_folder`: whether the folder is an old copy. Only people read
+    these two."""
     path = paths.epoch(broker)
     epoch = 0 if registered is None else registered.version + 1
     home = znodes.home(directory, boot, start)
@@ -91,7 +92,7 @@ def enter(
 
 
 def control(broker: int, epoch: int, controller_epoch: Znode | None, session: int) -> Iterator[Operation]:
-    """What makes the broker the controller."""
+    """The operations that make the broker the controller."""
     path = paths.CONTROLLER_EPOCH
     if controller_epoch is None:
         yield Create(path, b"1")
@@ -101,8 +102,8 @@ def control(broker: int, epoch: int, controller_epoch: Znode | None, session: in
 
 
 def take_over(topic: TopicImage, znode: Znode, states: Mapping[int, Znode], broker: int) -> Iterator[Operation]:
-    """What makes a topic of another broker id, whose folder this broker has, this one's. `znode`: the topic's;
-    `states`: its partitions' states, by index."""
+    """The operations that make this broker the only replica of a topic. The topic was that of another broker id, whose
+    data folder this broker has. `znode`: the topic's; `states`: its partitions' states, by index."""
     replicas = (broker,)
     data = znodes.topic(topic.id, [replicas] * len(topic.partitions), topic.generation, znode.data)
     yield Put(paths.topic(topic.name), data, znode.version)

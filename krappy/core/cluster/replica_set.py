@@ -76,7 +76,7 @@ class ReplicaSet:
         self._followers: dict[int, FollowerProgress] = {}
         self._silent: set[int] = set()  # those that have not fetched since they left the ISR
         self._synced = high_watermark  # the leader's own
-        self._deleted = start  # nobody is in sync whose log begins before this offset
+        self._deleted = start  # a replica whose log begins before this offset does not come into the ISR
         self._start = end
         self._since = now
 
@@ -169,8 +169,8 @@ class ReplicaSet:
         return self._advance()
 
     def settle(self, proposal: Proposal | None, isr: Iterable[int], min_isr: int) -> bool:
-        """As `take`, of the state that was read behind the write of this proposal. If another one has been made
-        meanwhile, that one may still be done."""
+        """Like `take`, with the state that was read after the write of this proposal. Takes nothing if another proposal
+        has been made meanwhile: that one may still be done."""
         return proposal is self.proposed and self.take(isr, min_isr)
 
     def propose(self, alive: Mapping[int, int], now: float, lag_ms: float = LAG_MS) -> Proposal | None:
@@ -180,8 +180,8 @@ class ReplicaSet:
         `alive`: the epochs of the replicas that are registered, and not about to stop. A follower that was not at the
         end of the log for `lag_ms` leaves, but not before the leader has led for so long: the leader before it may hold
         a read lease. A follower comes back when it has all that is committed, and was at the end of the log: so it has
-        all that earlier leaders may have committed, too. And it must have deleted what was deleted, and have fetched
-        since it left: the controller takes out a dead one before its registration ends."""
+        all that earlier leaders may have committed, too. It must also have deleted what was deleted, and have fetched
+        since it left: a dead one, which the controller has taken out, may still be registered."""
         if self.proposed is not None:
             return None
         gone = [each for each in self.isr if each != self.leader and self._lags(each, now, lag_ms)]

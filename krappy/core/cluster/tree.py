@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-ANY = -1  # as a version: none is demanded
+ANY = -1  # as a version: no certain version is demanded
 PERSISTENT = 0  # the owner of a znode that outlives all sessions
 ROOT = "/"
 _PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))[^/\0]+)+")
@@ -30,7 +30,7 @@ class Znode(NamedTuple):
 
 
 class Create(NamedTuple):
-    """Makes a znode with version 0. Its parent must exist and be persistent; itself it must not exist."""
+    """Makes a znode with version 0. The znode must not exist; its parent must exist and be persistent."""
 
     path: str
     data: bytes = b""
@@ -112,8 +112,7 @@ class Tree:
             yield from self.under(child_of(path, name))
 
     def plan(self, operations: Sequence[Operation]) -> Changes:
-        """What these operations would change, done in order. Raises RefusedMulti, and ValueError for a path that is
-        none."""
+        """What these operations would change, done in order. Raises RefusedMulti, and ValueError for a bad path."""
         plan = Plan(self)
         plan.do(operations)
         return plan.changes
@@ -149,8 +148,8 @@ class Plan:
         self._more: dict[str, int] = {}  # by path: how many more children the znode has than in the tree
 
     def do(self, operations: Sequence[Operation]) -> None:
-        """Adds operations, in order. Raises RefusedMulti, after which the plan can't be used; ValueError for a path
-        that is none."""
+        """Adds operations, in order. Raises RefusedMulti, after which the plan can't be used, and ValueError for an
+        invalid path."""
         for index, operation in enumerate(operations):
             if operation.path != ROOT and not _PATH.fullmatch(operation.path):
                 raise ValueError(f"{operation.path!r} is no path of a znode")

@@ -11,7 +11,7 @@ from krappy.core.security.acl import Acl, Pattern, Permission
 from krappy.core.security.operations import Op, Resource
 from krappy.types import id_of, text_id
 
-# What all brokers of a cluster must know before one of them uses it, and the level of this version.
+# Features that all brokers of a cluster must know before one of them uses them, and their levels in this version.
 OFFSET_RECORDS = "krappy.offset.records"  # 1: committed offsets are Kafka's records
 STRAYS_MARKED = "krappy.strays.marked"  # 1: a topic is marked before its first stray, also while it has no view
 FEATURES: Mapping[str, int] = MappingProxyType({OFFSET_RECORDS: 1, STRAYS_MARKED: 1})
@@ -40,8 +40,8 @@ def topic(
     scattered: bool | None = None,
 ) -> bytes:
     """`replicas`: the brokers of each partition. `generation`: which topic defaults it was created under. `adding`,
-    `removing`: those of the replicas that a reassignment brings, and takes away, by partition. `scattered`: as of
-    TopicImage; once it is true, it stays. None takes False away: who gives it may not have looked at all keys."""
+    `removing`: by partition, the replicas that a reassignment brings, and those that it takes away. `scattered`: as of
+    TopicImage; once it is true, it stays. None removes a False: this writer may not have looked at all keys."""
     document = Document.of(before)
     fields: dict[str, Any] = {
         "version": 3,
@@ -84,8 +84,8 @@ def registration(
     old_folder: bool = False,
 ) -> bytes:
     """`epoch`: the broker's. `endpoints`: host and port by the listener's name. `directory`: the data folder's id.
-    `now_ms`: the time of day, `old_folder`: that it is an old copy; only people read these. What the broker knows of
-    FEATURES is told as in KIP-584."""
+    `now_ms`: the time of day (ms since the epoch). `old_folder`: whether the folder is an old copy. Only people read
+    these two. The registration tells the levels of FEATURES as in KIP-584."""
     told = [f"{name}://{f'[{host}]' if ':' in host else host}:{port}" for name, (host, port) in endpoints.items()]
     fields: dict[str, Any] = {"version": 5, "endpoints": told, "rack": rack, "broker_epoch": epoch}
     fields["features"] = {name: {"min_version": 0, "max_version": level} for name, level in FEATURES.items()}
@@ -215,7 +215,7 @@ def acl_of(data: bytes) -> Acl:
 
 
 def users_secret(secret: bytes) -> bytes:
-    """What the salts of users who are not there are made of."""
+    """The secret from which the salts of users that do not exist are made."""
     return Document({}).with_fields({"version": 1, "secret": secret.hex()})
 
 

@@ -16,7 +16,7 @@ Rules, kept here:
 - The generation only grows.
 
 Every method that may answer parked requests leaves those answers in `out`; `saved` turns False when the state that
-`dump` gives has changed; `wake` is when `tick` is to be called (or earlier than needed: never later).
+`dump` gives has changed; `wake` is when `tick` must be called at the latest.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ClassicGroup:
         self._rebalance_by: int | None = None
         self._sync_by: int | None = None
         self._first = False  # whether this is the first rebalance of an empty group
-        self._first_left = 0  # ms by which that may still be delayed
+        self._first_left = 0  # ms by which the first rebalance may still be delayed
         self._newcomer = False  # whether a member came since the last delay
         self.epochs: dict[str, int] = {}  # until the next generation: epochs of members that came from a KIP-848 group
 
@@ -474,7 +474,7 @@ class ClassicGroup:
             member.expires = self._wake_at(now + member.session_ms)
 
     def topics(self) -> set[str] | None:
-        """The topics that members subscribe to; None when they are not consumers (as of Kafka Connect)."""
+        """The topics that members subscribe to; None if they are not consumers, but Kafka Connect's workers, say."""
         found: set[str] = set()
         if self.protocol_type != "consumer":
             return None if self.members else found

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from krappy.core.kafka.faults import Fault
 from krappy.core.kafka.subscription import subscribed_topics
 
-LONGEST_NAME = 249  # characters of a name that a member gives itself, as for a topic
+LONGEST_NAME = 249  # characters of a name that a member gives itself; a topic's name may have as many
 EACH_PROTOCOL = 150  # bytes of memory of a protocol, beside its name and metadata
 Protocols = tuple[tuple[str, bytes], ...]  # (name, metadata), the member's favourite first
 
@@ -94,7 +94,7 @@ class ClassicMember:
     rebalance_ms: int
     protocols: Protocols
     assignment: bytes = b""
-    expires: int | None = None  # when its session ends; None: not while its request is parked
+    expires: int | None = None  # when its session ends; None while a request of it is parked
     join: Any = None  # the token of its parked JoinGroup
     sync: Any = None  # the token of its parked SyncGroup
     is_new: bool = field(default=True)  # whether it was never answered yet
@@ -138,8 +138,8 @@ def common(members: Iterable[ClassicMember]) -> set[str]:
 
 
 def elect(members: Sequence[ClassicMember]) -> str | None:
-    """The protocol that most members prefer, of those that all support; of equals the one voted for first. None without
-    members."""
+    """The protocol that most members prefer, of those that all support; among equals, the one that was voted for first.
+    None without members."""
     candidates = common(members)
     votes = Counter(next(name for name, _ in member.protocols if name in candidates) for member in members)
     return max(votes, key=votes.__getitem__) if votes else None

@@ -42,7 +42,7 @@ def upgrade(classic: ClassicGroup, rules: ModernRules, now: int, topics: Topics)
     Raises Refused: GROUP_ID_NOT_FOUND, as Kafka does, if the members can't be translated; GROUP_MAX_SIZE_REACHED."""
     if classic.protocol_type != CONSUMER:
         raise _impossible(f"its members are of the type '{classic.protocol_type:.40}'")
-    known = [member for member in classic.members.values() if not member.is_new]  # the others come again
+    known = [member for member in classic.members.values() if not member.is_new]  # the others join again
     read = [_read(classic, member) for member in known]
     if len(read) >= rules.max_members:
         raise Refused(Fault.GROUP_MAX_SIZE_REACHED)
@@ -110,7 +110,7 @@ def only_classic(group: ModernGroup) -> bool:
 
 
 def downgrade(group: ModernGroup, rules: Rules, now: int, topics: Topics) -> ClassicGroup:
-    """A classic group with the members of a KIP-848 group that are all classic; it begins a rebalance."""
+    """A classic group with the members of a KIP-848 group, all of whom must be classic. It begins a rebalance."""
     classic = _settled(group, rules, now, topics)
     classic.rebalance(now)
     return classic

@@ -5,8 +5,8 @@ Such a member needs three requests for what a KIP-848 member does in one heartbe
 - It *joins* with the partitions that it owns (KIP-429; an eager one owns none then), and makes one step towards its
   target. Its generation is its own epoch. No member leads: the broker assigns.
 - It *syncs*, and gets the partitions that it may have now.
-- Its *heartbeats* tell it to join again when there is another step to make: the group has a newer epoch; it must give
-  up partitions; or all that it waited for are free. Only then, so that no join is in vain.
+- Its *heartbeats* tell it to join again when there is another step to make: the group has a newer epoch; the member has
+  to give up partitions; or all partitions that it waited for are free. They do so only then: no join is in vain.
 
 A member that is told to join, or has joined, must make the next of these requests within its rebalance timeout.
 """
@@ -71,7 +71,7 @@ def _known(group: ModernGroup, ask: Join) -> ModernMember:
 
 
 def _static(group: ModernGroup, instance_id: str, fresh_id: str) -> ModernMember:
-    """As in a classic group, a member with a known instance id replaces the old one at once, which is fenced."""
+    """As in a classic group, a member with a known instance id replaces the old one at once. The old one is fenced."""
     there = group.static(instance_id)
     return group.add(fresh_id, instance_id) if there is None else group.replace(there, fresh_id)
 

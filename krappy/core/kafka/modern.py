@@ -12,10 +12,10 @@
   process with its instance id takes its place.
 - While a group moves between the protocols, a member may speak the classic protocol instead (`mixed.py`).
 - The state is stored, member by member, so that after a restart of the broker members go on with their next heartbeat.
-  The target is not stored. If every member had reached it, it is what they have, for the topics of then; else it is
-  assigned again in a new epoch, and comes out the same, because assignors keep what members have.
+  The target is not stored. If every member had reached it, it is what they have, for the topics of that time; else it
+  is assigned again in a new epoch, and comes out the same, because assignors keep what members have.
 
-`dirty` collects the ids of members whose stored state has changed (`dump_member`; None from it: the member is gone).
+`dirty` collects the ids of members whose stored state has changed (`dump_member` gives None for one that is gone).
 `saved` turns False when the state that `dump` gives has changed. `wake` is when `tick` must be called at the latest.
 """
 
@@ -304,7 +304,7 @@ class ModernGroup:
         self.target_epoch = self.epoch
 
     def _elect(self) -> str:
-        """The assignor that most members ask for; of equals the first by name."""
+        """The assignor that most members ask for; among equals, the first by name."""
         votes = Counter(member.assignor for member in self.members.values() if member.assignor is not None)
         return max(sorted(votes), key=votes.__getitem__) if votes else DEFAULT_ASSIGNOR
 

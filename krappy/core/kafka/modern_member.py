@@ -17,7 +17,7 @@ Sees = Callable[[str], bool]  # whether a topic may be told to a member; the sam
 
 
 class Beat(NamedTuple):
-    """A ConsumerGroupHeartbeat. None (or -1 for `rebalance_ms`): unchanged; but for `sees`: None: all topics."""
+    """A ConsumerGroupHeartbeat. None, or -1 for `rebalance_ms`: unchanged. `sees` None: the member sees all topics."""
 
     member_id: str
     epoch: int

@@ -17,7 +17,7 @@ MAX_KNOWN = 20_000  # names whose result is cached
 class NameRegex:
     def __init__(self, pattern: str) -> None:
         """Raises Refused: INVALID_REGULAR_EXPRESSION."""
-        import re2  # here, since few requests have a pattern, and clients that import `core` go without it
+        import re2  # here, since few requests have a pattern, and clients that import `core` do without re2
 
         self.pattern = pattern
         self._known: dict[str, bool] = {}

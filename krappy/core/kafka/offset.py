@@ -9,8 +9,8 @@ At = tuple[str, int]  # topic, partition
 
 class Offset(NamedTuple):
     """A committed offset. `leader_epoch` -1: not given. `committed`: when (ms). `expires`: when it lapses (ms), if the
-    client said so (OffsetCommit before version 5); None: by the broker's retention of offsets. `topic_id`: of the topic
-    that it is an offset of, for another one may have its name later; empty: not known."""
+    client said so (OffsetCommit before version 5); None: the broker's retention of offsets decides. `topic_id`: the id
+    of its topic, for another topic may have the same name later; empty: not known."""
 
     offset: int
     leader_epoch: int

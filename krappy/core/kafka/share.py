@@ -1,7 +1,7 @@
 """One share group (KIP-932): the state machine behind ShareGroupHeartbeat. It is that of a KIP-848 group, without its
 steps: several members may read from one partition, so a member has its target at once, and gives up nothing first.
 
-Which records a member has acquired is no matter of the group: krappy/core/leases.py, at the partition's leader.
+The group does not know which records a member has acquired: the partition's leader does (krappy/core/leases.py).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def share_beat(
     client_id: str,
     client_host: str,
 ) -> Beat:
-    """A ShareGroupHeartbeat. With `topics` it says all that there is to say, so the answer has all, too."""
+    """A ShareGroupHeartbeat. With `topics` it counts as a full one, so the answer has the assignment, too."""
     whole = topics is not None
     return Beat(
         *(member_id, epoch, None, rack),

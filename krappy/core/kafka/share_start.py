@@ -14,7 +14,7 @@ _ISO = re.compile(
 
 
 def share_start(given: Given) -> str:
-    """The setting's text. Raises ValueError for what it can't be."""
+    """The setting's text. Raises ValueError for an invalid one."""
     text = given.strip() if isinstance(given, str) else ""
     start_of(text)
     return text

@@ -18,7 +18,7 @@ from krappy.core.lineage import Lineage, split_lineage, with_lineage
 NOT_BEGUN = -1  # the start offset, and the leader epoch, where no leader has begun to read
 _HEAD = 4  # numbers before the leases in a state
 _RUNS = 3  # where the runs begin in what `Leases.dump` gives
-_LAYOUT = 2  # of `dump`; a state without epochs is one of `Leases.dump`, which begins with another number
+_LAYOUT = 2  # of `dump`; what `Leases.dump` gives, without epochs, begins with another number
 MAX_LOCKS = 10_000  # records of a partition that are not acknowledged: the highest value of Kafka's setting
 MOST_BATCHES = 2 * (MAX_LOCKS + MAX_RUNS)  # of a state
 
@@ -47,7 +47,7 @@ class ShareState(NamedTuple):
 
     @classmethod
     def load(cls, flat: list[int]) -> ShareState:
-        """Also of what `Leases.dump` gives alone. Raises ValueError for anything else."""
+        """The state that `dump` gave, or `Leases.dump` alone. Raises ValueError for anything else."""
         if flat[:1] == [_LAYOUT]:
             _, state_epoch, leader_epoch, version, *leases = flat
             state = cls(state_epoch, leader_epoch, version, leases)
@@ -121,8 +121,8 @@ def whole_state(lineage: Sequence[int], flat: list[int]) -> list[int]:
 
 
 def leases_of(start: int, batches: Sequence[StateBatch], lineage: Sequence[int] = ()) -> list[int]:
-    """As `Leases.dump` gives it. Raises Refused, INVALID_REQUEST, for batches that are no state, and what is no lineage
-    of one."""
+    """The leases in the form of `Leases.dump`. Raises Refused, INVALID_REQUEST, for batches that are no valid state,
+    and for a lineage that is none, or does not fit them."""
     if start == NOT_BEGUN:
         return []
     flat, end, frontier = [1, start, 0], 0, start

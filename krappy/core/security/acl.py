@@ -43,7 +43,7 @@ OPERATIONS: dict[Resource, tuple[Op, ...]] = {
     Resource.DELEGATION_TOKEN: (Op.DESCRIBE,),
     Resource.USER: (Op.CREATE_TOKENS, Op.DESCRIBE_TOKENS),
 }
-# What else an ACL that allows an operation allows. One that denies it denies nothing else.
+# By operation: which ones an ACL may allow so that this operation is allowed. An ACL that denies one denies only that.
 IMPLIED = {
     Op.DESCRIBE: (Op.DESCRIBE, Op.READ, Op.WRITE, Op.DELETE, Op.ALTER),
     Op.DESCRIBE_CONFIGS: (Op.DESCRIBE_CONFIGS, Op.ALTER_CONFIGS),
@@ -84,7 +84,7 @@ class Acl(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Of what it says: the same ACL is stored once."""
+        """A hash of all that it says, so that the same ACL is stored once."""
         said = repr(tuple(int(each) if isinstance(each, IntEnum) else each for each in self))
         return hashlib.sha256(said.encode()).hexdigest()[:32]
 
@@ -153,7 +153,7 @@ class AclSet:
         return allowed if concerned else otherwise
 
     def denying(self, principal: Principal, resource: Resource, name: str, op: Op) -> Acl | None:
-        """The ACL that denies it; None: none does, so that none allows it."""
+        """The ACL that denies what `decide` has refused; None: no ACL denies it, but none allows it either."""
         who = (*principal.names, EVERYBODY)
         return next(
             (
@@ -167,8 +167,8 @@ class AclSet:
         )
 
     def decide_for_any(self, principal: Principal, resource: Resource, op: Op) -> bool:
-        """Whether the principal may do `op` to some resource of the type (KIP-679, Authorizer.authorizeByResourceType):
-        an ACL allows it that no ACL that denies it covers wholly."""
+        """Whether the principal may do `op` to some resource of the type (KIP-679, Authorizer.authorizeByResourceType).
+        So it is if an ACL allows it, and no ACL that denies it covers all resources of that ACL."""
         mine = [
             acl
             for acl in self.acls
@@ -208,5 +208,6 @@ def _covers(denies: Acl, allows: Acl) -> bool:
 
 
 def _is_host(wanted: str, host: str) -> bool:
-    """Java's tools write IPv6 addresses without ::. One without a zone (fe80::1, not fe80::1%eth0) is meant in each."""
+    """Whether an ACL's host stands for this one. Java's tools write IPv6 addresses without ::, so both are compared in
+    one form. An ACL's address without a zone (fe80::1, not fe80::1%eth0) stands for the address in every zone."""
     return wanted in (ANY_NAME, host) or plain(wanted) in (plain(host), plain(host.partition("%")[0]))

@@ -3,13 +3,14 @@
 Rules, kept here:
 
 - A line is one JSON object, whatever names peers choose: control characters are escaped, long texts are cut.
-- What the same principal is denied again, on the same resource, is counted: in the next such line, or in one of its own
-  once `REPEAT_S` are over (`repeated`).
-- A change is always told. For all else a source, a user at an address, has as many lines as its `LinePace` says; more
-  are counted (`left_out`). So is what there is no room to remember. So nobody hides what others do, or what he changes.
-- Failures to log in, which anybody can cause, have a trail, a pace and a place of their own: those of an address beyond
-  its pace are one line a minute with their number (`repeated`).
-- There are no secrets: whoever calls gives none.
+- If the same principal is denied the same again, on the same resource, it is only counted. The number (`repeated`) is
+  in the next such line, or in a line of its own once `REPEAT_S` are over.
+- A change is always told. For everything else a source (a user at an address) has as many lines as its `LinePace` says.
+  What is beyond them is counted (`left_out`), and so is what there is no room to remember. Thus nobody can hide what
+  others do, or what he changes himself.
+- Failures to log in, which anybody can cause, have a trail, a pace and a place of their own. Those of an address that
+  are beyond its pace make one line a minute, with their number (`repeated`).
+- No line has a secret: callers pass none.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ AUDITOR = "__krappy_audit"  # the transactional id that brokers name when they w
 REPEAT_S = 60.0
 KEPT = 10_000  # repeats, and sources, that are remembered
 MOST_POSITIONS = 30  # of a group that a line tells
-LONGEST = 255  # characters of a text,
-LONGEST_BYTES = 1024  # of these as JSON has them, which may take twelve bytes for one
+LONGEST = 255  # characters of a text
+LONGEST_BYTES = 1024  # bytes of a text in JSON, which may take twelve bytes for one character
 LONGEST_STATE = 4096  # characters of what something was before or after a change
 Facts = dict[str, Any]
 
@@ -40,7 +41,7 @@ class LinePace(NamedTuple):
 
 
 USUAL = LinePace(100, 6.0)
-ALLOWED = LinePace(100, 0.1)  # of what was allowed, where that is asked for
+ALLOWED = LinePace(100, 0.1)  # of what was allowed, if that is to be told at all
 FAILED = LinePace(10, 6.0)  # of failures to log in
 
 
@@ -76,9 +77,9 @@ class AuditTrail:
         pace: LinePace = USUAL,
         summed: Facts | None = None,
     ) -> Facts | None:
-        """What is written of an event; None: it is counted. `source`: who causes it; None: it is told in any case.
-        `repeats`: equal for events that are told once. `summed`: what is told of those beyond the pace of their source,
-        all together; None: they are left out."""
+        """The facts to write of an event; None: it is only counted. `source`: who causes it; None: it is told in any
+        case. `repeats`: equal for events of which only the first is told. `summed`: the facts of the one line for all
+        events beyond the pace of their source; None: these are left out."""
         if repeats is not None:
             before = self._repeated.get(repeats)
             if before is not None and now - before.since < REPEAT_S:
@@ -127,7 +128,7 @@ class AuditTrail:
         self._repeated[key] = repeated
 
     def _may(self, source: Source, now: float, pace: LinePace) -> bool:
-        """Whether the source has a line left; it is taken."""
+        """Takes one of the source's lines. Returns whether one was left."""
         source = (pace, *source)
         if source not in self._sources and len(self._sources) >= self._kept:
             self._sources.popitem(last=False)  # it begins anew when it comes again
@@ -166,12 +167,12 @@ def positions(held: Iterable[tuple[str, int, int]]) -> Facts | None:
 
 
 def kept(facts: Mapping[str, Any]) -> Facts:
-    """Without what no line shows of long texts: peers may send megabytes, and the trail remembers facts."""
+    """The facts, with long texts cut to what a line shows: peers may send megabytes, and the trail remembers facts."""
     return {name: fact[: LONGEST + 1] if isinstance(fact, str) else fact for name, fact in facts.items()}
 
 
 def cleaned(facts: Mapping[str, Any]) -> Facts:
-    """Without what is None, and with texts cut."""
+    """The facts that are not None, with long texts cut."""
     return {name: _cut(fact) for name, fact in facts.items() if fact is not None}
 
 

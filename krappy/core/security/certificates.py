@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
-# OpenSSL takes all three: `openssl x509 -trustout` writes the second, and the third is of old files.
+# OpenSSL takes all three: `openssl x509 -trustout` writes the second, and old files have the third.
 _PEM = re.compile(rb"-----BEGIN ((?:|TRUSTED |X509 )CERTIFICATE)-----(?P<data>[A-Za-z0-9+/=\s]+)-----END \1-----")
 SEQUENCE, UTC_TIME, VERSION = 0x30, 0x17, 0xA0  # tags of DER
-# The names of RFC 2253, section 2.3, by OpenSSL's; others are written as OpenSSL has them.
+# The names of RFC 2253, section 2.3, by OpenSSL's names. Names that are not here are written as OpenSSL has them.
 _SHORT = {
     "commonName": "CN",
     "countryName": "C",
@@ -45,7 +45,7 @@ def period(der: bytes) -> tuple[float, float]:
         signed = list(_elements(certificate[0][1]))
         if signed[0][0] == VERSION:
             del signed[0]
-        (_, begin), (_, end) = kinds = list(_elements(signed[3][1]))  # behind number, algorithm and issuer
+        (_, begin), (_, end) = kinds = list(_elements(signed[3][1]))  # after serial number, algorithm and issuer
         return _seconds(kinds[0][0], begin), _seconds(kinds[1][0], end)
     except (IndexError, ValueError, OverflowError):
         raise ValueError("a certificate can't be read") from None
@@ -61,7 +61,7 @@ def certificates(pem: bytes) -> list[bytes]:
 
 
 def _first(data: bytes) -> bytes:
-    """The first element of DER: a trusted certificate has OpenSSL's settings of what it is trusted for behind it."""
+    """The first element of DER. In a trusted certificate, what OpenSSL trusts it for comes behind that."""
     for _, content in _elements(data):
         return data[: 2 + (data[1] & 0x7F if data[1] & 0x80 else 0) + len(content)]
     raise ValueError
@@ -90,7 +90,8 @@ def _elements(data: bytes) -> Iterable[tuple[int, bytes]]:
 
 
 def _seconds(tag: int, content: bytes) -> float:
-    """A time of DER: of years from 1950 to 2049 with two digits, or of any with four (RFC 5280, section 4.1.2.5)."""
+    """The seconds since the epoch of a time in DER. Its year has two digits (1950 to 2049) or four (RFC 5280, section
+    4.1.2.5)."""
     text = content.decode("ascii")
     if tag == UTC_TIME:
         text = ("19" if text >= "50" else "20") + text

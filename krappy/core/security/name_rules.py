@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 _RULE = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|\Z)")
 _GROUP = re.compile(r"\$(\d)")
-LONGEST = 1000  # characters of a name: a pattern may take long
+LONGEST = 1000  # characters of a name: a pattern may take long to match a longer one
 _CASES: dict[str, Callable[[str], str]] = {"": str, "L": str.lower, "U": str.upper}
 
 

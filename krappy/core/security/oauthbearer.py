@@ -1,5 +1,5 @@
 """OAUTHBEARER (RFC 7628), as Kafka has it (KIP-255): the messages of both halves, and what a token says of its user.
-Without IO; who checks the token's signature is elsewhere.
+Without IO; the token's signature is checked elsewhere.
 
 A client sends its token in one message. A token that is refused is answered with `REFUSAL`; the client sends one more
 message, and is told that it has failed.
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 OAUTHBEARER = "OAUTHBEARER"
 REFUSAL = b'{"status":"invalid_token"}'  # RFC 7628, section 3.2.2
-AFTER_REFUSAL = b"\x01"  # what a client says to that
+AFTER_REFUSAL = b"\x01"  # what a client answers to a refusal
 LONGEST_TOKEN = 48 << 10  # characters
 LONGEST_NAME = 255  # characters of a user or a group
 MOST_GROUPS = 256  # of a user
@@ -27,7 +27,7 @@ class TokenRefused(Exception):
 
 
 class BearerToken(NamedTuple):
-    """`identity`: the user whom the client says to be, as the message has it; empty: it does not say."""
+    """`identity`: the user that the client says it is, as the message has it; empty: it does not say."""
 
     token: str
     identity: str = ""
@@ -40,7 +40,7 @@ class BearerToken(NamedTuple):
 
 
 class TokenClaims(NamedTuple):
-    """What a token that is good says. `expires`: seconds since 1970."""
+    """What a valid token says. `expires`: seconds since 1970."""
 
     user: str
     groups: tuple[str, ...]
@@ -48,14 +48,14 @@ class TokenClaims(NamedTuple):
 
 
 def first_message(token: str) -> bytes:
-    """The client's. Raises ValueError for what can't be a token."""
+    """The client's first message. Raises ValueError for what can't be a token."""
     if _BEARER.fullmatch(f"bearer {token}") is None:
         raise ValueError("a token has letters, digits and - . _ ~ + / alone")
     return f"n,,\x01auth=Bearer {token}\x01\x01".encode()
 
 
 def read_first(data: bytes) -> BearerToken:
-    """What the client's message has. Other keys than `auth` are extensions (KIP-342), which nobody needs here. Raises
+    """What the client's first message has. Keys other than `auth` are extensions (KIP-342), and are ignored. Raises
     TokenRefused."""
     try:
         found = _FIRST.fullmatch(data.decode())
@@ -72,10 +72,10 @@ def read_first(data: bytes) -> BearerToken:
 
 
 def read_claims(claims: Mapping[str, Any], subject: str, groups: str) -> TokenClaims:
-    """Of the claims of a token (RFC 7519, section 4) whose `exp` was checked. `subject`, `groups`: the names of the
-    claims for the user and for the groups; with dots in it, also a path into claims within claims. A user without the
-    second has no groups; groups that can't be read refuse the token, since an ACL may deny something to one of them.
-    Raises TokenRefused."""
+    """Reads the claims of a token (RFC 7519, section 4) whose `exp` was checked. `subject`, `groups`: the names of the
+    claims for the user and for the groups; a name with dots may also be a path into claims within claims. Without the
+    claim for groups the user has none. A token whose groups can't be read is refused, since an ACL may deny something
+    to one of them. Raises TokenRefused."""
     user, named = _claim(claims, subject), _claim(claims, groups)
     if not _is_name(user):
         raise TokenRefused(f"its claim {subject} is no name of a user")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-KINDS = ("User", "Group")  # of principals that there are
+KINDS = ("User", "Group")  # all kinds of principals
 
 
 @dataclass(frozen=True)
 class Principal:
-    """`groups`: of a token's claims; ACLs may name them (`Group:ops`). `mechanism`: of SASL, or "mTLS"; None: it was
-    not asked. `listener`: its name. `host`: the peer's address. `expires_ms`: when the proof ends, in ms since 1970;
-    None: never."""
+    """`groups`: of a token's claims; ACLs may name them (`Group:ops`). `mechanism`: of SASL, or "mTLS"; None: no proof
+    was asked for. `listener`: its name. `host`: the peer's address. `expires_ms`: when the proof ends, in ms since
+    1970; None: never."""
 
     kind: str = "User"
     name: str = "ANONYMOUS"
@@ -20,7 +20,7 @@ class Principal:
     listener: str = ""
     host: str = ""
     expires_ms: int | None = None
-    names: tuple[str, ...] = field(init=False, repr=False, compare=False)  # as ACLs name it, with its groups
+    names: tuple[str, ...] = field(init=False, repr=False, compare=False)  # by which ACLs name it: its own, its groups'
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", (str(self), *(f"Group:{name}" for name in self.groups)))
@@ -29,12 +29,12 @@ class Principal:
         return f"{self.kind}:{self.name}"
 
 
-ANONYMOUS = Principal()  # of whom nobody asked who it is
+ANONYMOUS = Principal()  # a peer that did not have to prove who it is
 
 
 def check_principal(text: str) -> None:
-    """Raises ValueError unless it names a principal that there can be. Kafka takes any type: an ACL that denies
-    something to `user:ada` denies it to nobody."""
+    """Raises ValueError unless it names a possible principal. Kafka takes any type: there an ACL that denies something
+    to `user:ada` denies it to nobody."""
     kind, _, name = text.partition(":")
     if not kind or not name:
         raise ValueError(f"'{text:.80}' is not TYPE:NAME, such as User:ada")

@@ -9,14 +9,15 @@ Rules, kept here:
   ClientQuotaManager (`QuotaSet.find`). One for a user is shared by all that the user's connections do; one for a client
   id by all who give that id; one for both by those who have both.
 - Who has used less than allowed has credit, of at most `BURST` seconds. Who has used more waits until the average is
-  within the rate again; for what others did who share the quota, at most `DEBT` seconds: of more Kafka's samples do not
-  know either. Only partitions are owed for ever (KIP-599).
-- What comes while others are over the quota may take its place in line behind them (`place`): it counts at once, so who
-  comes later is behind it, by however many connections they come. Who has several things to do may do them in one turn
-  (`turn`), up to about the largest one in line: else who asks for little at a time gets little beside the others.
+  within the rate again. For what was used before by all who share the quota, one waits at most `DEBT` seconds: Kafka's
+  samples go back no further either. Only created and deleted partitions are owed for ever (KIP-599).
+- A request that comes while others are over the quota may take its place in line behind them (`place`). It counts at
+  once, so later requests are behind it, by however many connections they come. One who has several things to do may do
+  them in one turn (`turn`), up to about the largest one in line. Else one who asks for little at a time would get
+  little beside the others.
 - When a quota changes, what was used of it before is forgotten.
-- However many names peers make up, memory is bounded, and nobody's debt is forgotten for it: what was used is forgotten
-  only once it makes no difference. While that is not enough, new names share what one of them may use.
+- However many names peers make up, memory is bounded. No debt is forgotten for that: what was used is forgotten only
+  once it makes no difference. While that does not make enough room, new names share what one of them may use.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ from krappy.core.security.quota_entities import DEFAULT, QuotaEntity, QuotaKey, 
 from krappy.hosts import network
 
 MOST_BUCKETS = 10_000
-LEAST_WAIT = 0.001  # s; less is none
+LEAST_WAIT = 0.001  # s; a shorter wait counts as none
 BURST: Mapping[QuotaKey, float] = {key: 11.0 if key is QuotaKey.MUTATION else 1.0 for key in QuotaKey}
-LENT = 2.0  # s: as much of something that is about to be used is counted ahead; all credit is gone for a second then
-FADES = 0.9  # what counts of the largest thing in line, with each one that comes
+LENT = 2.0  # s: what is allowed in so long may be counted ahead of its use; then all credit is gone for a second
+FADES = 0.9  # by this factor the largest thing in line counts less with each one that comes
 WINDOW = 11.0  # s: Kafka's quota.window.num times quota.window.size.seconds
 DEBT: Mapping[QuotaKey, float] = {key: math.inf if key is QuotaKey.MUTATION else WINDOW for key in QuotaKey}
 
 
 class QuotaPlace(NamedTuple):
-    """The place in line of what somebody wants to do. `wait`: seconds until then. `silence`: seconds for which he is to
-    be silent afterwards."""
+    """The place in line of what somebody wants to do. `wait`: seconds until he may do it. `silence`: seconds for which
+    he is to be silent afterwards."""
 
     wait: float
     silence: float
@@ -69,7 +70,7 @@ class QuotaLimit(NamedTuple):
 
 
 class QuotaSet:
-    """All quotas at one time; immutable. `keys`: those that somebody has a quota of."""
+    """All quotas at one time; immutable. `keys`: those for which there is a quota."""
 
     def __init__(self, quotas: Mapping[QuotaEntity, Rates] | None = None) -> None:
         self.all: Mapping[QuotaEntity, Rates] = dict(quotas or {})
@@ -126,16 +127,16 @@ class Bucket:
         self._largest = 0.0  # amount that somebody in line has asked for
 
     def spend(self, amount: float, now: float) -> float:
-        """Notes that so much was used. Returns how many seconds its user is to wait now: for all that it has used
-        itself, and `debt` at most for what was before."""
+        """Notes that so much was used. Returns how many seconds its user is to wait now: for all of this amount, and at
+        most `debt` for what was used before."""
         self._paid = max(self._paid, now - self.burst) + amount / self.rate
         wait = self.wait(now)
         self._paid = min(self._paid, now + self.debt)
         return wait
 
     def place(self, amount: float, most: float, now: float) -> QuotaPlace | None:
-        """As `spend`, for what begins once those before are within the quota. None, and nothing is noted, if that takes
-        more than `most` seconds."""
+        """Like `spend`, for something that begins only once what was used before is within the quota. None, and nothing
+        is noted, if that takes more than `most` seconds."""
         wait = self.wait(now)
         if wait > most:
             return None
@@ -147,7 +148,7 @@ class Bucket:
         return QuotaPlace(wait, silence if silence >= LEAST_WAIT else 0.0)
 
     def turn(self, now: float) -> float:
-        """How much several things that are done in one turn may be together; 0: nobody is in line."""
+        """How much may be used in one turn by several things together; 0: nobody is in line."""
         return FADES * self._largest if self.wait(now) else 0.0
 
     def wait(self, now: float) -> float:
@@ -189,8 +190,8 @@ class QuotaUse:
         return 0.0 if bucket is None else bucket.spend(amount, now)
 
     def place(self, key: QuotaKey, payer: Payer, amount: float, most: float, now: float) -> QuotaPlace | None:
-        """As `spend`, for what may have to wait for others first. None: for more than `most` seconds; nothing is noted
-        then."""
+        """Like `spend`, for something that may have to wait for others first. None, and nothing is noted, if it would
+        have to wait more than `most` seconds."""
         bucket = self._of(key, payer, now)
         return AT_ONCE if bucket is None else bucket.place(amount, most, now)
 
@@ -200,7 +201,7 @@ class QuotaUse:
         return 0.0 if bucket is None else bucket.turn(now)
 
     def account(self, key: QuotaKey, payer: Payer, now: float) -> object:
-        """Where it is counted what he uses; another one once his quota has changed."""
+        """The object on which his use is counted; another one once his quota has changed."""
         return self._of(key, payer, now)
 
     def wait(self, key: QuotaKey, payer: Payer, now: float) -> float:
@@ -217,13 +218,13 @@ class QuotaUse:
         return 0 if bucket.wait(now) else max(1, int(bucket.rate))
 
     def rate(self, key: QuotaKey, payer: Payer, now: float) -> float:
-        """How much it may use in a second; infinite: there is no limit."""
+        """How much he may use in a second; infinite: there is no limit."""
         bucket = self._of(key, payer, now)
         return math.inf if bucket is None else bucket.rate
 
     def lend(self, key: QuotaKey, payer: Payer, most: float, now: float) -> float:
-        """Notes as used what is about to be used, as far as is known: `most`, and no more than keeps all others who
-        share the quota from beginning meanwhile. Returns how much, to be given back; 0: there is no limit."""
+        """Counts ahead what is about to be used: `most`, but no more than is enough to keep all others who share the
+        quota from beginning meanwhile. Returns how much was counted, to be given back; 0: there is no limit."""
         bucket = self._of(key, payer, now)
         if bucket is None:
             return 0.0
@@ -232,9 +233,9 @@ class QuotaUse:
         return lent
 
     def connect(self, host: str, otherwise: float | None, now: float, *, exempt: bool = False) -> bool:
-        """Whether an address may open one more connection now, which then counts; without a quota for just this address
-        for its network. `otherwise`: how many a second, where no quota says it; None: any number. `exempt`: only a
-        quota for just this address counts."""
+        """Whether an address may open one more connection now. If so, the connection counts: for the address, if that
+        has a quota of its own, else for its network. `otherwise`: how many a second, where no quota says it; None: any
+        number. `exempt`: only a quota of the address's own counts."""
         limit = self.quotas.of_ip(host)
         rate = otherwise if limit is None else limit.rate
         if rate is None or (exempt and (limit is None or limit.entity.ip != host)):
@@ -265,8 +266,8 @@ class QuotaUse:
     def _made(
         self, name: BucketName, overflow: BucketName, rate: float, now: float, entity: QuotaEntity | None
     ) -> Bucket:
-        """The bucket of this name, or the one that all share for whom there is no room: also as long as something is
-        used of that, for this may be his."""
+        """The bucket of this name, or the bucket `overflow`, which all share for whom there is no room. New names get
+        that one also as long as something of it is used: it may be they who have used it."""
         found = self._buckets.get(name)
         if found is None:
             if len(self._buckets) >= self._most or overflow in self._buckets:
@@ -280,7 +281,7 @@ class QuotaUse:
         return found
 
     def _sweep(self, now: float) -> None:
-        """Forgets what makes no difference, once in a second at most: it looks at all."""
+        """Forgets the buckets that make no difference; at most once a second, because it looks at all."""
         if now - self._swept < 1.0:
             return
         self._swept = now

@@ -5,7 +5,7 @@ A `SaslExchange` is one attempt to log in. Each message of the client gives one 
 - Challenge: what the client is sent, and answers;
 - PasswordGiven: a user's name and password (PLAIN), which the caller has to check: it takes some ms;
 - BearerToken: a token (OAUTHBEARER), which the caller has to check, and to `refuse` if it is not good;
-- Proved: it is this user.
+- Proved: the client is this user.
 
 SaslRefused ends the attempt. Its text is for the log; the client is told the same whatever was wrong.
 """
@@ -21,7 +21,7 @@ from krappy.core.security.scram import HASHES, ScramCredential, ScramRefused, Sc
 PLAIN = "PLAIN"
 MECHANISMS = (*HASHES, PLAIN, OAUTHBEARER)
 LONGEST_NAME = 255  # characters of a user's name
-LONGEST_MESSAGE = 64 << 10  # bytes of a client's message: before the login no more can come, after it much more
+LONGEST_MESSAGE = 64 << 10  # bytes of a client's message; before a login no larger frame is taken, but after it
 
 
 class SaslRefused(Exception):
@@ -54,7 +54,7 @@ SaslStep = Challenge | PasswordGiven | BearerToken | Proved
 
 
 class SaslExchange:
-    """`find`: the credential of a user for a mechanism of SCRAM, which may be one that no password fits."""
+    """`find`: gives the credential of a user for a mechanism of SCRAM; it may be one that no password fits."""
 
     def __init__(self, mechanism: str, find: Callable[[str, str], ScramCredential], nonce: str) -> None:
         self.mechanism = mechanism
@@ -65,7 +65,7 @@ class SaslExchange:
 
     @property
     def user(self) -> str:
-        """As the client has named itself so far."""
+        """The user's name, as the client has told it so far; empty: it has not."""
         return "" if self._scram is None else self._scram.user
 
     def step(self, data: bytes) -> SaslStep:
@@ -108,7 +108,7 @@ def _plain(data: bytes) -> PasswordGiven:
 
 
 def read_mechanisms(text: str) -> Sequence[str]:
-    """The mechanisms of "SCRAM-SHA-512,PLAIN", each once. Raises ValueError for one that is none, and for none."""
+    """The mechanisms of "SCRAM-SHA-512,PLAIN", each once. Raises ValueError for an unknown one, and for no text."""
     found = list(dict.fromkeys(each.strip().upper() for each in text.split(",")))
     if unknown := [each for each in found if each not in MECHANISMS]:
         raise ValueError(f"'{unknown[0]:.40}' is no mechanism; there are {', '.join(MECHANISMS)}")

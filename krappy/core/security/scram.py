@@ -1,13 +1,13 @@
-"""SCRAM (RFC 5802, and RFC 7677 for SHA-256): both halves, without IO and chance. Kafka has SHA-512 likewise.
+"""SCRAM (RFC 5802, and RFC 7677 for SHA-256): both halves, without IO or randomness. Kafka has SHA-512, too.
 
 Rules, kept here:
 
-- What is stored of a password is a salted hash, from which nobody can log in: `ScramCredential`.
+- What is stored of a password is a salted hash, with which nobody can log in: `ScramCredential`.
 - The server does not tell whether there is such a user: an unknown one gets a credential that no password fits.
 - No channel binding, and no extensions: whoever asks for one is refused. As in Kafka, passwords are plain UTF-8
   (no SASLprep), and a user's name may have an authorization identity only if that is the same.
 - A client's last message names the nonce of the server's first. librdkafka before 2.6.1 puts its own part before it
-  once more. This server takes that, as Kafka did before 4.0: all of the server's part is in what the client proves.
+  once more. This server takes that, as Kafka did before 4.0: the client's proof still covers all of the server's part.
 - A client takes no fewer than `LEAST` iterations and no more than `MOST`: fewer would help one who listens, more would
   keep it busy for hours.
 """
@@ -28,7 +28,7 @@ LONGEST = 4096  # bytes of a message
 
 
 class ScramRefused(Exception):
-    """A message that is not as it has to be, or a proof that is wrong. The text is not for the peer."""
+    """A malformed message, or a wrong proof. The text is not for the peer."""
 
 
 class ScramCredential(NamedTuple):
@@ -40,17 +40,17 @@ class ScramCredential(NamedTuple):
 
     @classmethod
     def of(cls, mechanism: str, password: str, salt: bytes, iterations: int = ITERATIONS) -> ScramCredential:
-        """That of a password. It takes some ms."""
+        """The credential of a password. It takes some ms."""
         return cls.of_salted(mechanism, salted(mechanism, password, salt, iterations), salt, iterations)
 
     @classmethod
     def of_salted(cls, mechanism: str, password: bytes, salt: bytes, iterations: int) -> ScramCredential:
-        """That of a password that was salted already, as Kafka's tools send it (KIP-554)."""
+        """The credential of a password that was salted already, as Kafka's tools send it (KIP-554)."""
         stored = _hash(mechanism, _hmac(mechanism, password, b"Client Key"))
         return cls(mechanism, salt, iterations, stored, _hmac(mechanism, password, b"Server Key"))
 
     def fits(self, password: str) -> bool:
-        """Whether it is that of this password. It takes some ms."""
+        """Whether it is the credential of this password. It takes some ms."""
         made = self.of(self.mechanism, password, self.salt, self.iterations)
         return hmac.compare_digest(made.stored_key, self.stored_key)
 
@@ -76,8 +76,8 @@ class ScramCredential(NamedTuple):
 
 
 class ScramServer:
-    """The server's half. `find`: the credential of a user's name, which may be one that no password fits. `nonce`:
-    printable and without commas, never given before."""
+    """The server's half. `find`: gives the credential of a user's name; it may be one that no password fits. `nonce`:
+    printable, without commas, and never used before."""
 
     def __init__(self, mechanism: str, find: Callable[[str], ScramCredential], nonce: str) -> None:
         self._mechanism = mechanism
