@@ -1,10 +1,9 @@
-"""The controller: of all members one, chosen through ZooKeeper, that elects leaders and takes the steps of
-reassignments.
+"""The controller: the one member, chosen through ZooKeeper, that elects leaders and takes the steps of reassignments.
 
-It makes what krappy.core.cluster.decide finds due, and from time to time brings leaders back to where they are
+It writes what krappy.core.cluster.decide finds due, and from time to time brings leaders back to where they are
 preferred. Each of its writes demands the controller epoch that it took, so one that is not the controller any more
-writes nothing. Every broker looks which others are there, so that the next controller knows it at once. A controller
-that does not renew its lease is replaced as soon as a silent leader is.
+writes nothing. Every broker watches which others are there, so that the next controller knows it at once. A controller
+that does not renew its lease is replaced as soon as a silent leader would be.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class ControllerSettings(NamedTuple):
 
 
 class Controller:
-    """`version`: of the controller epoch's znode since this broker took control, or NOT."""
+    """`version`: of the controller epoch's znode, since this broker took control; NOT: it is not the controller."""
 
     def __init__(
         self,
@@ -92,13 +91,13 @@ class Controller:
         self._presence.look(store.image, self._leases, trio.current_time() * 1000)
 
     async def _take_control(self) -> None:
-        """Becomes the controller if there is none, or if that is silent. Learns that it is the one, if the answer to
-        that was lost."""
+        """Becomes the controller if there is none, or if the present one is silent. If the answer to such a write was
+        lost, learns here that this broker is the controller."""
         store, broker = self._mirror, self._broker
         controller = store.image.controller
         if self._member.epoch == UNREGISTERED:
             self.version = NOT
-            if controller == broker:  # it may stay so for long
+            if controller == broker:  # it may stay unregistered for long
                 await self._give_up()
             return
         deposing: list[Operation] = []
@@ -110,7 +109,7 @@ class Controller:
             deposing.append(Delete(paths.CONTROLLER))
         elif controller == broker and self.controls:
             return
-        # In this order: if another broker becomes the controller between the two, the write is refused.
+        # In this order: if another broker becomes the controller between the two reads, the write is refused.
         epoch, found = await store.read(paths.CONTROLLER_EPOCH), await store.read(paths.CONTROLLER)
         if deposing and (found is None or znodes.controlled_by(found.data) != controller):
             return  # another was quicker
@@ -141,7 +140,7 @@ class Controller:
             await self._write(due[first : first + TOGETHER])
 
     def _rebalance(self, image: Image) -> list[list[Operation]]:
-        """What brings leaders back, if it is time to look for that."""
+        """The operations that bring leaders back, if it is time to look for that."""
         if not self._settings.rebalances or trio.current_time() < self._rebalance_at:
             return []
         self._rebalance_at = trio.current_time() + self._settings.check_s

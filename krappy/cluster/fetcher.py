@@ -1,13 +1,13 @@
 """Keeps the partitions that this broker follows as their leaders have them: it asks each leader for what is new.
 
 - For each leader there is one task with one connection. A request names the partitions that were in the last answer,
-  and new ones; for all others the leader still waits. It holds the request until there is news of any, and answers with
-  the partitions that have some. So the work for a request is as much as there is news.
+  and new ones; for all others the leader still waits. It holds the request until there is news of any partition, and
+  answers with those that have news. So the work for a request grows only with the news.
 - All events of an answer are put on disk together, and then the next request tells how far each partition is. No
-  request is sent meanwhile: the leader would hold it, and could not be told.
+  request is sent meanwhile: the leader would hold it, and could not be told how far they are.
 - A partition whose log has been shortened, as the leader's was before, is named again: the leader waits for that.
 - A partition that is throttled is named only while the quota has room, and for a second's worth of bytes (KIP-73).
-- A partition that comes to a leader whose request is held does not wait for the answer: the request is given up, with
+- A partition that is added while its leader holds a request does not wait for the answer: the request is given up, with
   its connection, but not earlier than `HELD_S` after it was sent.
 """
 
@@ -36,7 +36,7 @@ LEAST_VERSION = 15  # of Fetch: the first with replica_state (KIP-903)
 HELD_S = 0.05
 LARGEST_BATCH = 64 << 20  # bytes: the largest request of a producer by default
 LAST_EPOCH = 2**31 - 1  # of a session (KIP-227); 1 comes after it
-QUOTA_LOOK_S = 1.0  # while a quota is used up: a partition may come into sync, and the quota may be changed
+QUOTA_LOOK_S = 1.0  # between two looks while a quota is used up: a partition may come into sync, the quota may change
 CLIENT_ID = "krappy-replica"
 
 
@@ -199,7 +199,7 @@ class LeaderFetch:
         return min((at for at in due if at > now), default=inf)
 
     def _due_at(self, each: FollowedPartition, now: float) -> float:
-        """When it may be asked for. At each look at the latest, if it waits for the quota."""
+        """When the partition may be asked for. If it waits for the quota, that is at the next look at the latest."""
         pause = self._owner.quota.pause(now) if each.port.is_throttled else 0.0
         return max(each.due, now + min(QUOTA_LOOK_S, pause)) if pause else each.due
 
@@ -308,7 +308,7 @@ class LeaderFetch:
         if not self._session[0]:
             self._begin_anew()
         if not quiet and not busy and trio.current_time() < self._sent + HELD_S:
-            await trio.sleep(HELD_S)  # the leader does not wait, because it stops
+            await trio.sleep(HELD_S)  # the leader did not hold the request, because it is about to stop
 
 
 async def _in_turn(answers: Iterable[tuple[FollowedPartition, Message]]) -> None:

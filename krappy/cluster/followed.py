@@ -56,8 +56,8 @@ class FollowedPartition:
         self._told: tuple[int, int] | None = None  # the leader's high watermark and log start, as of the last answer
         self.unfinished = True  # events may not be on disk yet, and what was told may not be in force
         self._ended = False
-        self.start = 0  # of its log, as the leader was told last
-        self.doubts = False  # what came was damaged: a leader that reads a single batch looks at it, and finds that out
+        self.start = 0  # where its log begins, as the leader was told last
+        self.doubts = False  # what came was damaged: a leader that is asked for one batch checks it, and finds that out
         self._longest_s, self._report = pause_s, report
         self._pause = 0.0
         self._failed = False  # the failure has been reported
@@ -107,8 +107,8 @@ class FollowedPartition:
                 self._pause, self._failed, self.doubts = 0.0, False, False
 
     async def finish(self) -> None:
-        """Takes up what was left undone: by a failure, or before the partition followed this leader. To be called
-        before it is asked for. Raises nothing."""
+        """Completes what was left undone by a failure, or before the partition followed this leader. To be called
+        before the partition is asked for. Raises nothing."""
         if self.unfinished and self.stands:
             await self._guarded(self._finish)
 
@@ -127,13 +127,13 @@ class FollowedPartition:
             data = whole_batches(records)
             await self._append(data, answer["high_watermark"], log_start)
             if not data:
-                return  # it is told a high watermark; or the leader had no room for the first batch
+                return  # the leader told only its high watermark, or had no room for the first batch
         if self.stands and self.port.position() == asked:
             self._wait()  # the same request would have the same answer
 
     async def _part(self, epoch: int, end: int, log_start: int) -> None:
-        """The leader's log is another one from `end` on, where its largest epoch up to ours ends: `epoch`; -1 if it has
-        none, or if nothing of our log may stay."""
+        """Takes the answer that the two logs differ. `epoch`: the highest epoch of the leader's log up to ours; -1: it
+        has none, or nothing of our log may stay. `end`: where this epoch ends there. From there on the logs differ."""
         try:
             if epoch >= 0 or end > log_start:
                 await self.port.diverged(self.epoch, (epoch, end))
@@ -157,7 +157,7 @@ class FollowedPartition:
     # --- failures
 
     async def _guarded(self, work: Callable[..., Any], *args: Any) -> None:
-        """Runs `work` to its end, whoever is cancelled. If it fails, that is reported, and the partition pauses."""
+        """Runs `work` to its end, even if the task is cancelled. A failure is reported, and the partition pauses."""
         try:
             with trio.CancelScope(shield=True):
                 await work(*args)

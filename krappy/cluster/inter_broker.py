@@ -20,16 +20,16 @@ Ask = Callable[[ApiKey, Mapping[str, Any]], Awaitable[Message]]
 
 
 class PeerLogin:
-    """A user, and how it logs in. `secret()`: its password, or a token, which says who the user is. It is asked for
-    each time, so that it may change, and raises KrappyError."""
+    """A user, and how it logs in. `secret()` gives its password, or a token, which says who the user is. It is called
+    for each login, for the secret may change, and raises KrappyError."""
 
     def __init__(self, mechanism: str, user: str, secret: Callable[[], str]) -> None:
         self.mechanism, self.user = mechanism, user
         self._secret = secret
 
     async def log_in(self, ask: Ask) -> int:
-        """Logs a connection in; `ask` is that of the connection. Gives the ms after which it has to be logged in again;
-        0: never. Raises AuthenticationFailed, and what `ask` does."""
+        """Logs a connection in. `ask` sends a request on it, and returns the answer. Returns the ms after which the
+        connection has to be logged in again; 0: never. Raises AuthenticationFailed, and what `ask` does."""
         answer = await ask(ApiKey.SASL_HANDSHAKE, {"mechanism": self.mechanism})
         if answer["error_code"]:
             there = ", ".join(answer["mechanisms"])
@@ -68,7 +68,7 @@ class PeerLogin:
 
 
 class InterBroker(NamedTuple):
-    """`listener`: its name. `login`: None: nobody is asked who he is, or the certificate says it."""
+    """`listener`: its name. `login` None: a broker need not prove who it is, or its certificate does."""
 
     listener: str = "PLAINTEXT"
     tls: Tls = None

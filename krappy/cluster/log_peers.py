@@ -32,14 +32,14 @@ from krappy.wire.kafka import ApiKey, Code
 ALL_IN_SYNC = -1  # acks
 CONSUMER = -1  # as the id of a replica
 READ_COMMITTED = 1
-LARGEST_ANSWER = 8 << 20  # bytes of a Fetch, or one batch that is larger
+LARGEST_ANSWER = 8 << 20  # bytes of an answer to Fetch, unless a single batch is larger
 TOPIC_IDS_SINCE = 13  # of Fetch
 ISOLATION_SINCE = 2  # of ListOffsets
 CURRENT_EPOCH_SINCE = 2  # of OffsetForLeaderEpoch
 REFUSALS: dict[int, type[KrappyError]] = {
     Code.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
     Code.NOT_LEADER_OR_FOLLOWER: NotLeader,
-    Code.UNKNOWN_TOPIC_OR_PARTITION: NotLeader,  # it does not know yet what it leads, or that it leads it no more
+    Code.UNKNOWN_TOPIC_OR_PARTITION: NotLeader,  # the broker does not know yet that it leads it, or leads it no more
     Code.UNKNOWN_TOPIC_ID: NotLeader,
     Code.FENCED_LEADER_EPOCH: NotLeader,
     Code.UNKNOWN_LEADER_EPOCH: NotLeader,
@@ -51,7 +51,7 @@ class LogPeers(TransactionPeers, SharePeers):
     """Implements `LogPeersPort` as well."""
 
     def __init__(self, image: Callable[[], Image], way: InterBroker, largest_batch: int = LARGEST) -> None:
-        """`largest_batch`: bytes of the largest one that a leader may have."""
+        """`largest_batch`: bytes of the largest batch that a leader may have."""
         TransactionPeers.__init__(self, image, way)
         SharePeers.__init__(self, image, way)
         most = LARGEST_ANSWER + largest_batch
@@ -149,7 +149,7 @@ def _read(broker: int, at: TopicPartition, offset: int, epoch: int, row: Message
         held = without(whole, aborted_in(whole, firsts)) if firsts else whole
     except CorruptBatch as error:
         return error
-    if any(header.leader_epoch > epoch for header in headers):  # of one who leads since: its log was cut meanwhile
+    if any(header.leader_epoch > epoch for header in headers):  # from a newer leader: the log was cut meanwhile
         return NotLeader(f"broker {broker} has events of {at} that are newer than leader epoch {epoch}")
     following = max([offset, *(header.next_offset for header in headers[-1:])])
     records = sum(header.count for header in headers)

@@ -86,7 +86,7 @@ class Lookout:
         return self._number
 
     def after(self, number: int) -> list[NotedChange]:
-        first = self._number - len(self._noted)  # the number before that of the first one that is remembered
+        first = self._number - len(self._noted)  # the number before the first one that is remembered
         return list(islice(self._noted, max(0, number - first), None))
 
     # --- how far the followers are

@@ -1,10 +1,11 @@
 """A broker as a member of the cluster, for as long as one session with ZooKeeper lasts: it registers, and renews its
 read lease.
 
-It leaves while its data folder is not where it was: what it would acknowledge is lost with that.
+It leaves the cluster while its data folder is not where it was: what it acknowledged then would be lost with the
+folder.
 
-The steps of the registration are those of krappy.core.cluster.registration. Each is read back before the next, so one
-whose answer was lost is simply done again.
+The steps of the registration are those of krappy.core.cluster.registration. Before each step the tree is read anew, so
+a step whose answer was lost is simply done again.
 """
 
 from __future__ import annotations
@@ -112,8 +113,8 @@ class ClusterMember:
 
     async def _exclude(self, *, emptied: bool, shortened: bool) -> None:
         """Takes this broker out of the candidates for the partitions whose events it may have lost. Others change the
-        states meanwhile, so it looks again until it is in none. `emptied`: all logs are lost; `shortened`: each may
-        have lost its last events."""
+        states meanwhile, so it looks again until it is a candidate for none. `emptied`: all logs are lost; `shortened`:
+        each may have lost its last events."""
         while True:
             changes: list[list[Operation]] = []
             for topic in self._mirror.image.topics.values():
@@ -139,7 +140,8 @@ class ClusterMember:
             self._report("older_tree", partitions=written, text="ZooKeeper has older leader epochs than this folder")
 
     async def _write(self, changes: list[list[Operation]]) -> int:
-        """Writes each change that is one, whole or not at all. How many there are; some may have been refused."""
+        """Writes each change that is not empty, whole or not at all. Returns how many there were; some may have been
+        refused."""
         due = [each for each in changes if each]
         for each in due:
             with suppress(RefusedMulti):
@@ -147,7 +149,8 @@ class ClusterMember:
         return len(due)
 
     async def _wait_for_another(self) -> None:
-        """Waits for the end of a registration of another folder. Before that nothing is changed: that broker serves."""
+        """Waits until this broker id is not registered with another folder. Until then it changes nothing: the process
+        that has that folder serves."""
         waited = False
         while (found := await self._mirror.read(paths.broker(self._broker))) is not None and not self._is_own(found):
             if not waited:
@@ -177,7 +180,7 @@ class ClusterMember:
         self.lease.end()
 
     def _is_out(self) -> bool:
-        """Somebody, or a late request of an earlier process, may have removed it."""
+        """Whether the registration is gone: somebody, or a late request of an earlier process, may have removed it."""
         found = self._mirror.image.brokers.get(self._broker)
         return self._mirror.is_over or found is None or found.epoch != self.epoch
 
@@ -199,8 +202,8 @@ class ClusterMember:
 
 
 async def make_roots(store: Mirror) -> None:
-    """Makes the znodes that always exist, in one write: a slow disk of ZooKeeper is waited for once. Raises
-    ConnectionLost, StorageError."""
+    """Makes the znodes that always exist. It is one write, so that a slow disk of ZooKeeper is waited for only once.
+    Raises ConnectionLost, StorageError."""
     roots = [*paths.ROOTS, paths.LEASES]
     while True:
         found = await store.client.read(roots)

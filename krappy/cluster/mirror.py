@@ -143,8 +143,8 @@ class Mirror:
                 return self._changed(found), seen
 
     def _changed(self, found: dict[str, Znode | None]) -> Changes:
-        """Those of the znodes that are not as they were. A topic that was deleted and made anew may have the same
-        states, but to the image they are of another topic."""
+        """The znodes that have changed, and all below a topic's znode that has changed: if a topic was deleted and made
+        anew, its states may be the same bytes, but to the image they are another topic's."""
         changed = {path for path, znode in found.items() if self._znodes.get(path) != znode}
         below = tuple(f"{path}/" for path in changed if path.startswith(f"{paths.TOPICS}/"))
         return {path: found[path] for path in sorted(found) if path in changed or path.startswith(below)}

@@ -8,8 +8,8 @@
 - The longer a broker does not answer, the longer the pause before the next connection.
 - Both brokers may have different software. So a connection begins with ApiVersions, and each request is asked in the
   highest version that both know.
-- If brokers log in at each other, it goes on with that; and a connection that has to be logged in again after a time
-  (KIP-368) is, before the next request.
+- If brokers have to log in to each other, that comes next. If a login holds only for some time (KIP-368), the
+  connection is logged in again before the next request.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CHUNK = 256 << 10  # bytes that are received at a time
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 TIMEOUT_S = 10.0  # for a connection, and between two parts of an answer
 LARGEST = 64 << 20  # bytes of an answer
-RENEWED = 0.8  # of the time after which a connection has to be logged in again
+RENEWED = 0.8  # after this part of the time for which a login holds, the connection is logged in again
 SOFTWARE = {"client_software_name": "krappy", "client_software_version": "1"}
 Message = dict[str, Any]
 T = TypeVar("T")
@@ -76,8 +76,8 @@ class PeerLink:
         """The answer to a request.
 
         `least`: the lowest version that will do. `held_s`: how long the broker may wait before it answers. `begun()` is
-        called when the first part of the answer is there. A cancelled request ends the connection, and with it a wait
-        of the broker.
+        called when the first part of the answer is there. A cancelled request ends the connection, and so the broker
+        does not wait any longer.
 
         Raises ConnectionLost and RequestTimeout, and ProtocolError for an answer that can't be understood, or a broker
         that does not know the request. The request may have been done nevertheless.
@@ -154,10 +154,10 @@ class _Connection:
         self.renewed_at = inf  # when it has to be logged in again, on trio's clock
         self._stream, self._address, self._client_id = stream, address, client_id
         self._timeout_s, self._largest = timeout_s, largest
-        self._receiving = trio.StrictFIFOLock()  # so answers come to those who wait in their order
+        self._receiving = trio.StrictFIFOLock()  # so that answers go to the waiting requests in their order
         self._asked: list[tuple[int, ApiKey, int]] = []  # correlation id, API and version of the requests that wait
         self._number = 0
-        self._got = bytearray()  # of the next answer
+        self._got = bytearray()  # what has come of the next answer
         self._versions = {int(ApiKey.API_VERSIONS): (3, 3)}  # lowest and highest, by API
 
     def __str__(self) -> str:
@@ -193,12 +193,12 @@ class _Connection:
         self._asked.append((self._number, api_key, version))
 
     async def ask(self, api_key: ApiKey, body: Mapping[str, Any]) -> Message:
-        """For a request that is answered at once."""
+        """The answer to a request for which the broker does not wait."""
         await self.send(api_key, 0, body)
         return await self.answer(0.0, lambda: None)
 
     async def answer(self, held_s: float, begun: Callable[[], object]) -> Message:
-        """The answer to the request that was sent when all those were sent that wait here already."""
+        """The answer to the caller's request. To be called in the order in which the requests were sent."""
         async with self._receiving:
             number, api_key, version = self._asked.pop(0)
             frame = await self._frame(held_s, begun)
@@ -224,7 +224,7 @@ class _Connection:
         return memoryview(got)[4:end]
 
     async def _receive(self, least: int, most: int, seconds: float) -> None:
-        """Receives until there are `least` bytes, at most `most` at a time, which may take so many seconds."""
+        """Receives until there are `least` bytes, at most `most` at a time. `seconds`: how long each time may take."""
         while len(self._got) < least:
             try:
                 with trio.fail_after(seconds):

@@ -83,7 +83,7 @@ class SharePeers:
         return {id: error for id, error in found.items() if error is not None}
 
     async def _do(self, broker: int, key: ApiKey, body: Message, least: int = 0) -> Message:
-        """Raises what the broker refuses."""
+        """The answer to a request, none of whose rows was refused. Raises the error of one that was."""
         answer = await _ask(self._asked, broker, key, body, least)
         for _, row in _rows(answer):
             error = _error(broker, row)
@@ -93,7 +93,7 @@ class SharePeers:
 
 
 async def _ask(links: PeerLinks, broker: int, key: ApiKey, body: Message, least: int = 0) -> Message:
-    """Raises what concerns the whole request."""
+    """The answer to a request. Raises an error that concerns the whole request."""
     answer = await _asked(links, broker, key, body, least)
     error = _error(broker, answer)
     if error is not None:

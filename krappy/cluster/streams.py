@@ -11,11 +11,11 @@ import trio
 from krappy.tls import TlsSocket
 
 Address = tuple[str, int]
-Tls: TypeAlias = "Callable[[], ssl.SSLContext] | None"  # gives that of a new connection; None: it has no TLS
+Tls: TypeAlias = "Callable[[], ssl.SSLContext] | None"  # gives the context of a new connection; None: no TLS
 
 
 class ByteStream(Protocol):
-    """Methods raise trio.BrokenResourceError and trio.ClosedResourceError. `close` ends those that wait."""
+    """Methods raise trio.BrokenResourceError and trio.ClosedResourceError. `close` ends the calls that wait."""
 
     async def send_all(self, data: bytes | bytearray) -> None: ...
     async def receive_some(self, most: int) -> bytes | bytearray: ...

@@ -1,4 +1,4 @@
-"""A client of ZooKeeper on trio: it keeps one session up over changing connections, and asks for its owner.
+"""A client of ZooKeeper on trio: it keeps one session up over changing connections, and sends its owner's requests.
 
 One task reads; it hands on answers and events in the order in which they came, before it reads on. So when the answer
 of a request arrives, its owner has been told of all changes before it.
@@ -26,12 +26,12 @@ CHUNK = 1 << 16
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # after all servers in turn were tried without success
 SLOW_MS, SLOW_PAUSE_MS = 1000, 10_000
 LOOK_S = 10.0  # between two looks whether its server is still to be trusted
-UNTRUSTED = (18, 19, 20, 21)  # OpenSSL's codes of certificates that no authority that counts has signed
+UNTRUSTED = (18, 19, 20, 21)  # OpenSSL's codes of certificates that no trusted authority has signed
 WHO_COUNTS = " (the authorities that count are in zookeeper_ssl_truststore_location; if it is not set, the system's)"
 AT_ONCE = 500  # reads that are sent ahead of their answers
 T = TypeVar("T")
-# Beginnings of paths of znodes that nobody else may read, as in Kafka: of credentials, and of brokers' settings; and
-# what tells or hides which users there are.
+# The beginnings of the paths of znodes that nobody else may read. As in Kafka, these have credentials and brokers'
+# settings. What tells or hides which users there are is among them, too.
 SECRET = (
     f"{paths.CONFIG}/{paths.USER_CONFIG}/",
     f"{paths.CONFIG}/{paths.BROKER_CONFIG}/",
@@ -61,20 +61,20 @@ class ZooKeeper:
         now_ms: Callable[[], int] = lambda: int(trio.current_time() * 1000),
     ) -> None:
         """`chroot`: a path such as /krappy, below which all other paths are; made when it is missing. `auth`: as
-        `ZooKeeperSession` has it. `protected`: only who shows himself as the first of these may change the znodes, also
-        those that are there, and read those of `SECRET`. `troubled(text)` is called when a server can't be used, or
-        refuses this client; with each text once until one lets it in. `look()` is called each `LOOK_S` while there is a
-        connection, which it may end. `slow(took_ms)` is called when an answer took
-        `SLOW_MS` or more, at most once in `SLOW_PAUSE_MS`."""
+        `ZooKeeperSession` has it. `protected`: only a client that has proved to be the first of these may change the
+        znodes, also those that exist already, and read those of `SECRET`. `troubled(text)` is called when a server
+        can't be used, or refuses this client; with each text once, until a server lets the client in. `look()` is
+        called each `LOOK_S` while there is a connection, which it may end. `slow(took_ms)` is called when an answer
+        took `SLOW_MS` or more, at most once in `SLOW_PAUSE_MS`."""
         self.session = ZooKeeperSession(timeout_ms, auth)
-        self._servers = random.sample(list(servers), len(servers))  # as other clients: so that they spread
+        self._servers = random.sample(list(servers), len(servers))  # like other ZooKeeper clients, so that they spread
         self._chroot = chroot.rstrip("/")
         self._entered, self._happened, self._now_ms = entered, happened, now_ms
         self._owner = jute.digest_id(auth[0][1]) if protected else ""
         self._tls, self._look = tls, look
         self._troubled, self._troubles = troubled, set[str]()
         self._slow, self._slow_told_ms = slow, -SLOW_PAUSE_MS
-        # By xid; with what reads them, and when they were asked for.
+        # By xid: the answer to come, what reads it, and when it was asked for.
         self._answers: dict[int, tuple[Later[Any], Callable[[JuteReader], Any], int]] = {}
         self._ready: Callable[[], None] | None = None  # tells that it has started
         self._out = bytearray()
@@ -85,7 +85,7 @@ class ZooKeeper:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Holds the session until it is over. Reports that it has started when a server has let it in, and the chroot
-        exists. Raises nothing: then `session.status` is OVER."""
+        exists. Raises nothing; when it returns, `session.status` is OVER."""
         self._ready = task_status.started
         pause = FIRST_PAUSE_S
         while not self.session.is_over(self._now_ms()):
@@ -99,7 +99,7 @@ class ZooKeeper:
                 pause = min(LONGEST_PAUSE_S, 2 * pause)
 
     async def _connection(self, server: Address) -> bool:
-        """Runs one connection to its end. Whether the server had let it in."""
+        """Runs one connection to its end. Returns whether the server had let it in."""
         was_in = False
         try:
             with trio.fail_after(self.session.timeout_ms / 1000 / 3):
@@ -165,7 +165,7 @@ class ZooKeeper:
                 await self._multi([Create(path)])
 
     def _acl(self, path: str) -> ZnodeAcl:
-        """Of the znode of a path, with its chroot."""
+        """The ACL of the znode at a path, which includes the chroot."""
         if not self._owner:
             return ZnodeAcl.OPEN
         inside = self._inside(path) + "/"
@@ -257,7 +257,7 @@ class ZooKeeper:
     def ask(self, opcode: Opcode, fields: Sequence[bytes], read: Callable[[JuteReader], T]) -> Later[T]:
         """Sends a request behind all earlier ones. Raises ConnectionLost: then it was not sent.
 
-        The answer is rejected with ZooKeeperError, or with ConnectionLost: then it may have been done or not.
+        The answer is rejected with ZooKeeperError, or with ConnectionLost: then the request may have been done or not.
         """
         now_ms = self._now_ms()
         xid, data = self.session.send(opcode, fields, now_ms)
@@ -271,7 +271,7 @@ class ZooKeeper:
         return await self._find(Opcode.GET_DATA, path, JuteReader.znode)
 
     async def children(self, path: str) -> list[str]:
-        """Their names, sorted; empty for a znode that does not exist. Raises ConnectionLost, StorageError."""
+        """The names of its children, sorted; empty if there is no such znode. Raises ConnectionLost, StorageError."""
         return sorted(await self._find(Opcode.GET_CHILDREN, path, JuteReader.texts) or [])
 
     async def _find(self, opcode: Opcode, path: str, read: Callable[[JuteReader], T]) -> T | None:
@@ -281,7 +281,7 @@ class ZooKeeper:
             if error.error == ErrorCode.NO_NODE:
                 return None
             raise
-        except ConnectionLost as error:  # to read changes nothing
+        except ConnectionLost as error:  # a read changes nothing
             raise ConnectionLost(error.text + UNCHANGED, sent=False) from error
 
     async def _answer(self, path: str, later: Later[T]) -> T:
@@ -390,12 +390,12 @@ class ZooKeeperError(StorageError):
 
 
 def _nothing(body: JuteReader) -> None:
-    """Of an answer without anything in it."""
+    """Reads an answer that has no content."""
 
 
 async def _all(begin: Callable[[trio.Nursery], object]) -> None:
-    """Runs tasks; of their KrappyErrors one is raised. If it is cancelled meanwhile, their errors are dropped: whoever
-    has cancelled it would get them in a group."""
+    """Runs the tasks that `begin` starts. Raises one of their KrappyErrors. If it is cancelled meanwhile, their errors
+    are dropped: whoever has cancelled it would get them in a group."""
     try:
         async with trio.open_nursery() as nursery:
             begin(nursery)

@@ -44,7 +44,7 @@ class Opcode(IntEnum):
 
 
 class Xid(IntEnum):
-    """Numbers of requests with a meaning of their own; those of others count from 1."""
+    """Numbers of requests that have a meaning of their own. All other requests are numbered from 1."""
 
     EVENT = -1
     PING = -2
@@ -108,7 +108,7 @@ class Stat(NamedTuple):
 
 
 class JuteReader:
-    """Reads one frame. Each method raises ProtocolError when the frame ends too early or a length can't be."""
+    """Reads one frame. Each method raises ProtocolError when the frame ends too early or has an impossible length."""
 
     def __init__(self, data: bytes | memoryview) -> None:
         self._data = memoryview(data)
@@ -151,7 +151,7 @@ class JuteReader:
         return xid, zxid, error
 
     def connected(self) -> ConnectAnswer:
-        """Behind it older servers leave out whether they only read; it is not read here."""
+        """The answer to Connect. Its last field (whether the server is read-only) is not read: older ones lack it."""
         self.number()
         return ConnectAnswer(self.number(), self.long(), self.buffer())
 
@@ -247,25 +247,25 @@ def ping() -> bytes:
 
 
 def read_fields(path: str) -> tuple[bytes, ...]:
-    """Of GetData and GetChildren: no watch is set."""
+    """The fields of GetData and GetChildren; no watch is set."""
     return text(path), b"\0"
 
 
 def watch_fields(path: str) -> tuple[bytes, ...]:
-    """Of AddWatch: persistent and recursive."""
+    """The fields of AddWatch, for a persistent and recursive one."""
     return text(path), _INT.pack(1)
 
 
 def acl_fields(path: str, acl: bytes) -> tuple[bytes, ...]:
-    """Of SetACL, whichever ACL there was."""
+    """The fields of SetACL, for any version of the ACL before."""
     return text(path), acl, _INT.pack(-1)
 
 
 def multi_fields(
     operations: Iterable[Operation], acl: Callable[[str], bytes] = lambda path: ZnodeAcl.OPEN.encoded("")
 ) -> list[bytes]:
-    """Of Multi. A `Create` with an owner makes an ephemeral znode of the session that sends it. `acl`: of the znode of
-    a path, if it is made."""
+    """The fields of Multi. A `Create` with an owner makes an ephemeral znode of the session that sends it. `acl`: gives
+    the encoded ACL for a znode that is made, by its path."""
     found = []
     for each in operations:
         opcode, fields = _part(each, acl)

@@ -1,11 +1,11 @@
 """A session with ZooKeeper, without IO: bytes and the time go in, bytes, answers and events come out.
 
 A session outlives its connections. While there is no connection nobody knows whether the session still lives: the
-servers end it when they have not heard of it for its timeout. So it is over for its owner when it may be over for them:
-a timeout after the last request was *sent* of which an answer came.
+servers end it when they have not heard of it for its timeout. So its owner takes it for over as soon as it may be over
+for the servers: that is a timeout after the *sending* of the last request that was answered.
 
-A request whose answer was lost with the connection may have been done or not. It is never sent again by itself; its
-sender reads what it wanted to change (KAFKA-1387, KAFKA-7165, KAFKA-14845 are what becomes of guesses).
+A request whose answer was lost with the connection may have been done or not. It is never sent again automatically; its
+sender reads what it wanted to change (KAFKA-1387, KAFKA-7165, KAFKA-14845 show what comes of guesses).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from krappy.errors import ConnectionLost, ProtocolError
 
 PINGS = 6  # in the time of a session's timeout
 LET_IN = 3  # a server that does not let the client in is given up after 1/LET_IN of the timeout
-SILENCE = 2  # a connection on which nothing comes, while something was asked, after 1/SILENCE of the timeout
+SILENCE = 2  # a connection is given up if nothing comes on it for 1/SILENCE of the timeout while an answer is due
 _LENGTH = struct.Struct(">i")
 
 
@@ -72,13 +72,13 @@ class ZooKeeperSession:
         self._pending: deque[_Pending] = deque()
         self._pinged_ms: int | None = None  # when the ping was sent that waits for its answer
         self._sent_ms = 0
-        self._heard_ms = 0  # when the last request was sent of which an answer came
+        self._heard_ms = 0  # when the last request that was answered had been sent
         self._connected_ms = 0
         self._received_ms = 0
         self._buffer = bytearray()
 
     def connect(self, now_ms: int) -> bytes:
-        """Begins a connection: what is to be sent first. Raises ConnectionLost when the session is over."""
+        """Begins a connection. Returns what is to be sent first. Raises ConnectionLost when the session is over."""
         if self.is_over(now_ms):
             raise ConnectionLost("the session with ZooKeeper has ended")
         self.status = Status.CONNECTING
@@ -120,7 +120,7 @@ class ZooKeeperSession:
         self._pinged_ms = None
 
     def ping(self, now_ms: int) -> bytes:
-        """A ping, if one is due; else nothing. It is asked at least each `pause_ms`."""
+        """A ping, if one is due; else nothing. To be called at least once in `pause_ms`."""
         if self.status != Status.UP or self._pinged_ms is not None or now_ms - self._sent_ms < self.pause_ms:
             return b""
         self._pinged_ms = self._sent_ms = now_ms
