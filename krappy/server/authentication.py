@@ -2,18 +2,18 @@
 
 Rules, kept here:
 
-- A connection to a listener with users is locked until its peer has logged in, which it has to within
-  `authentication_timeout_ms`. Locked, it takes small frames and the requests of logging in alone.
+- A connection to a listener with users is locked until its peer has logged in, which must happen within
+  `authentication_timeout_ms`. A locked connection takes only small frames, and only the requests of a login.
 - A wrong password and an unknown user are answered alike: the same text, after `failed_authentication_delay_ms`. Then
   the connection ends.
-- A session may have an end (`connections_max_reauth_ms`), and one by a token ends with that, at the latest: the
-  connection is then locked again, until its peer has logged in anew (KIP-368), as the same user, whose groups may have
-  changed. A read of Kafka's protocol that waits is answered then, without events (`proved_for`), and a login that is
-  behind it begins; other waits go on. Requests of the native protocol may last for ever (watches): there the peer has
-  `authentication_timeout_ms`, as at first.
-- A certificate that is not valid now lets nobody in, and a connection ends with the certificate that its peer has
-  shown, or one that vouches for it, whoever has logged in on it. TLS does not look at that when a peer goes on with a
-  session of before.
+- A session may have an end (`connections_max_reauth_ms`), and one by a token ends when the token does, at the latest.
+  The connection is then locked again, until its peer has logged in anew (KIP-368). It must be the same user, whose
+  groups may have changed. A waiting read of Kafka's protocol is answered then, without events (`proved_for`), so that a
+  login behind it can begin; other waits go on. Requests of the native protocol may last for ever (watches): there the
+  peer has `authentication_timeout_ms`, as at first.
+- A certificate that is not valid now lets nobody in. A connection ends when the certificate of its peer expires, or one
+  that vouches for it, whoever has logged in on the connection. TLS does not check that when a peer resumes an earlier
+  session of TLS.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 LOCKED_FRAME = 64 << 10  # bytes of a request before its peer has logged in
 MAX_STEPS = 8  # messages of one attempt
-HOUR_MS = 3_600_000  # after which one with a token logs in again, unless the settings say something else
+HOUR_MS = 3_600_000  # after which a user with a token must log in again, unless the settings say something else
 LONGEST_MS = 2**53  # of a session
 DISTRUSTED = "the authority of the certificate is trusted no more"
 EXPIRED = "the certificate has expired"
@@ -55,7 +55,7 @@ Report = Callable[..., None]
 
 
 class Authenticator:
-    """Shared by all listeners. `tokens`: None: nobody logs in with one. Raises ConfigError."""
+    """Shared by all listeners. `tokens` None: nobody logs in with a token. Raises ConfigError."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Authenticator:
         self._longest_ms = settings.connections_max_reauth_ms
 
     def lifetime_ms(self, mechanism: str, proved: Proved) -> int:
-        """After how long its user has to log in again; 0: never."""
+        """After how many ms the user has to log in again; 0: never."""
         longest = self._longest_ms
         if longest < 0:
             longest = HOUR_MS if mechanism == OAUTHBEARER else 0
@@ -128,7 +128,7 @@ class Authenticator:
             raise await self._failure(mechanism)
 
     def note(self, mechanism: str, user: str, why: str, client: str) -> None:
-        """Somebody did not prove to be `user`, or may not be him."""
+        """Notes that somebody did not prove to be `user`, or may not log in as that user here."""
         self._report("authentication_failed", client=client, mechanism=mechanism, user=user[:255], reason=why)
         self._audit().failed(mechanism, host_of(client), user, why)
 
@@ -143,7 +143,7 @@ class Authenticator:
 
 class ServerLogin:
     """How far one connection is with logging in (`LoginPort`). `proved` is called with the proof, the mechanism, and
-    after how many ms it has to log in again; `ended` when the connection has to end."""
+    the ms after which the peer has to log in again; `ended` is called when the connection has to end."""
 
     def __init__(
         self,
@@ -154,7 +154,8 @@ class ServerLogin:
         steps: StrangerSteps,
         took: Took = untold,
     ) -> None:
-        """`steps`: make what its messages cause. `took`: is told how long that, and checks of passwords, take."""
+        """`steps`: does the work that its messages cause. `took`: is told how long that takes, and how long checks of
+        passwords take."""
         self._strangers = steps
         self._took = took
         self._shared = shared
@@ -208,7 +209,7 @@ class ServerLogin:
 
 
 class Admission(NamedTuple):
-    """How peers come in by a listener. `authenticator`: None: nobody logs in. `rules`: which user a certificate stands
+    """How peers come in by a listener. `authenticator` None: nobody logs in. `rules`: which user a certificate stands
     for; None: certificates are not asked for."""
 
     listener: str
@@ -217,7 +218,7 @@ class Admission(NamedTuple):
 
 
 class Entrance:
-    """The part of a connection that knows who its peer is. `_locked`: it takes the requests of logging in alone."""
+    """The part of a connection that knows who its peer is. `_locked`: it takes only the requests of a login."""
 
     client: str
     _server: Server
@@ -226,10 +227,10 @@ class Entrance:
     session: Identified
     _locked = False
     _until = math.inf  # when it is locked, or ends, on trio's clock
-    _expires = math.inf  # when its peer's certificate does, on trio's clock
+    _expires = math.inf  # when its peer's certificate expires, on trio's clock
     _barred = False  # no further request begins, whatever has come
     _endless = False  # its requests may last for ever
-    _stands_on = NOBODY  # the authorities by which its peer's certificate is good
+    _stands_on = NOBODY  # the authorities that vouch for its peer's certificate
 
     @property
     def proved_for(self) -> float:
@@ -257,8 +258,9 @@ class Entrance:
         """Called when the peer's password was checked, or a step of its handshake made, which took so long."""
 
     def _part(self) -> None:
-        """Called once the connection has ended. It and its session have each other: together they would stay until the
-        garbage collector comes, which takes the longer the more of them there are, while everybody waits."""
+        """Called once the connection has ended. The connection and its session refer to each other: else both would
+        stay until the garbage collector runs. The more of them there are, the longer that takes, while everybody waits.
+        """
         del self.session, self._peer
 
     def _enter(self, admission: Admission, session: Identified) -> None:
@@ -293,7 +295,7 @@ class Entrance:
         tls = self._server.tls
         if tls is not None:
             self._stands_on = tls.stands_on(sock)
-            if not tls.trusts(self._stands_on):  # it was taken away during the handshake
+            if not tls.trusts(self._stands_on):  # one was taken away during the handshake
                 self._refused(DISTRUSTED)
                 return False
         if tls is None or (shown := tls.certificate_of(sock)) is None:
@@ -316,7 +318,7 @@ class Entrance:
         return True
 
     def _look_at_certificate(self, now: float) -> None:
-        """Ends the connection if the peer's certificate, or an authority that it stands on, is good no more."""
+        """Ends the connection if the peer's certificate has expired, or its authority is not trusted any more."""
         tls = self._server.tls
         if self._expires <= now:
             self._lose(EXPIRED)
@@ -342,13 +344,13 @@ class Entrance:
         login, shared = self._peer.login, self._admission.authenticator
         if shared is not None and login is not None and login.user is not None and not self._locked:
             self._locked = True
-            # Else it may be idle as long as others.
+            # A connection that is not endless may be idle as long as others.
             self._until = trio.current_time() + shared.timeout if self._endless else math.inf
         else:
             self._lose("nobody has logged in in time")
 
     def _tell_ended(self, why: str) -> None:
-        """Notes it in the audit log, if the peer had proved who it is."""
+        """Notes the end in the audit log, if the peer had proved who it is."""
         login = self._peer.login
         if login is None or login.user is not None:
             self._server.broker.audit.ended(self._peer.principal, why)

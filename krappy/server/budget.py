@@ -21,11 +21,11 @@ class Budget:
     def __init__(self, total: int) -> None:
         self.total = total
         self.used = 0
-        self.waiting = 0  # how many wait until it is not spent, for whom the server may end connections
+        self.waiting = 0  # how many wait until it is not spent any more; for them the server may end connections
         self.parked = 0  # bytes of waiting requests, counted apart: they may wait long, and must not block the others
         self.heavy = 0  # bytes of `parked` in requests that are not small; most wait until their answer is made
         self.stalls = 0  # how often a connection had to wait
-        self.freed = Signal()  # it was spent or laden, and is so no more
+        self.freed = Signal()  # the budget was spent or laden, and is not any more
         self._room = Signal()  # bytes were given back while a reservation waits
         self._wanted: list[int] = []  # the sizes of the reservations that wait
 

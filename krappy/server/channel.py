@@ -45,7 +45,7 @@ TASK = 4 << 10  # bytes that a waiting request adds to its own when it has a tas
 FEW = 100  # waiting requests that are cancelled without waiting for a turn
 LATER = 1 << 10  # bytes that a waiting request adds to its own when it has no task
 GRACE = 3.0  # seconds for which a peer may hold memory while memory is short
-SLOWEST = 4 << 20  # bytes per second at which a large frame has to come then, after `GRACE`
+SLOWEST = 4 << 20  # bytes per second at which a large frame has to come while memory is short, after `GRACE`
 SLOW = 64 << 10  # bytes per second at which a large frame always has to come
 
 
@@ -67,10 +67,11 @@ class Channel(DescribedConnection, Throttled):
         self._kept = 0  # how many of them count against the budget
         self._due = 0  # bytes of the next request, if it is large and decoding multiplies them by an unknown factor
         self._held_back = False  # `_rest` may have whole frames, which wait until answers are taken or for a turn
-        self._turn_over = False  # they wait for a turn
+        self._turn_over = False  # these frames wait for a turn
         self._quick = -1  # below 0: the peer's requests may take long
         self._blocked_since = math.inf  # when it began to wait for room without reading; inf: it does not wait
-        self._waits = Waits()  # of requests, until the peer sends no more; though there may be more to read
+        # The waits of requests. They end when the peer sends no more, even if there is more to read.
+        self._waits = Waits()
         self._large: bytearray | None = None  # the buffer of a large frame, instead of `_rest`
         self._filled = 0  # how many bytes of it have come
         self._wanted = 0  # the size of the whole frame
@@ -103,7 +104,7 @@ class Channel(DescribedConnection, Throttled):
 
     @property
     def _patience(self) -> float:
-        """Seconds for which a peer may be silent that has not begun a frame."""
+        """Seconds for which a peer that has not begun a frame may be silent."""
         return self._server.idle_seconds
 
     def _weigh(self, frame: memoryview) -> int:
@@ -174,7 +175,7 @@ class Channel(DescribedConnection, Throttled):
             self._part()
 
     async def _greet(self, sock: TlsSocket) -> bool:
-        """The handshake of TLS; whether it was done."""
+        """Does the handshake of TLS. Returns whether the peer may come in."""
         with self._life:
             greeted = await self._server.handshakes.greet(sock, self.client, self._checked, self._refused)
             return greeted and self._take_certificate(sock)
@@ -352,9 +353,9 @@ class Channel(DescribedConnection, Throttled):
         self._kept = count
 
     def _take(self, chunk: memoryview, until: float, contended: bool) -> None:
-        """Dispatches the whole frames of a chunk, until this time (perf_counter) but at least one, and keeps the rest.
-        Sets `_wanted` when a large frame begins there. `contended`: others wait for their turns; then it begins only
-        small requests, and those only if the peer asked for little before."""
+        """Dispatches the whole frames of a chunk, until the time `until` (perf_counter) but at least one, and keeps the
+        rest. Sets `_wanted` when a large frame begins there. `contended`: others wait for their turns. Then it begins
+        only small requests, and those only if the peer asked for little before."""
         self._held_back = self._turn_over = False
         begun = bool(self._rest)
         if begun:

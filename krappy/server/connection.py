@@ -56,7 +56,7 @@ KIND = struct.Struct(">I")
 MAX_TASKS = 2000  # waiting requests of one connection
 NO_FRAME = memoryview(b"")
 LOGGING_IN = (Ping, Authenticate)
-# Whom they serve reads topics, or writes them; but they bring no events themselves.
+# Requests that need the right to read or write a topic, but bring no events themselves.
 NO_EVENTS = frozenset(each.kind for each in (ConsumerRegistration, Seek, Offsets, Commit, ResetGroup))
 FEW = 8  # waiting requests of one connection that begin at once; others begin in turns
 FAIR_TASKS = 8  # small waiting requests that it may have even when the server has too many
@@ -79,7 +79,7 @@ class Native:
             for op in (Op.READ, Op.WRITE)
         )  # types of messages that count for consumer_byte_rate and for producer_byte_rate
         self.reads, self.writes = reads - NO_EVENTS, writes - NO_EVENTS
-        # What waits for consumer_byte_rate before it begins. A stream begins: each part of it waits.
+        # Requests that wait for consumer_byte_rate before they begin. A stream begins at once; each part of it waits.
         self.held = self.reads - {cls.kind for cls, each in registry.served.items() if each.streams}
 
     def connect(self, server: Server, sock: socket.socket, client: str) -> Connection:
@@ -187,7 +187,7 @@ class Connection(Channel):
         error: Exception | None = None
         try:
             with self._until_it_leaves():
-                if self._tasks > FEW:  # hundreds may have come at once; the server's turns are others' too
+                if self._tasks > FEW:  # hundreds may have come at once, and others need the server's turns, too
                     async with self._beginning:
                         await self.writable()
                         await self.pause()
@@ -292,8 +292,8 @@ class AnswerStream:
         self._id = id
 
     async def send(self, answer: Answer, stands: Callable[[], bool] = lambda: True) -> None:
-        """Sends one answer, if what it tells may still be told once the quota has room for it. Returns when the next
-        one may be made."""
+        """Sends one answer once the quota has room for it, if `stands()` is still true then: what it tells may be told.
+        Returns when the next one may be made."""
         connection, frame = self._connection, answer.frame(self._id)
         if answer.kind in connection._speech.reads:
             await connection._in_line(len(frame), stands)

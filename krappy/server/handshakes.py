@@ -2,14 +2,13 @@
 
 Rules, kept here:
 
-- The peer of a handshake has `SECONDS` for its part of it. When `MOST` wait for their peers, and one more is to, one
-  gives way: of the address of which most wait, the one that has waited longest. So it is neither one whose peer is
-  quick, nor one of an address with few, however many another address begins.
-- Its steps, of up to some ms each, are made one after the other: in a round of the event loop for `TURN` seconds, and
-  `TOGETHER` at most, for what follows on them takes time, too. Those that wait are made by address, one of each in
-  turn.
-- When `MOST_STEPS` wait to be made, and one more is to, one gives way likewise: each holds some 40 KB, and connections
-  may be accepted faster than steps are made.
+- The peer of a handshake has `SECONDS` for its part of it. When `MOST` handshakes wait for their peers, and another has
+  to, one gives way: of the address with most of them, the one that has waited longest. So a handshake whose peer is
+  quick does not give way, nor one of an address with few, however many another address begins.
+- Each step of a handshake takes up to some ms. Steps are made one after the other: in a round of the event loop for
+  `TURN` seconds, and `TOGETHER` at most, because what follows on them takes time, too. The addresses take turns.
+- When `MOST_STEPS` steps wait to be made, and another has to, one gives way likewise: each holds some 40 KB, and
+  connections may be accepted faster than steps are made.
 """
 
 from __future__ import annotations
@@ -36,12 +35,13 @@ MOST = 256  # handshakes that wait for their peers
 MOST_STEPS = 1_000  # steps that wait to be made
 TURN = 0.005  # seconds for which steps are made in a round of the event loop
 TOGETHER = 16  # steps of a round: each may end its connection
-NO_PROOF = ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "BAD_SIGNATURE")  # OpenSSL's reasons; the second: it is another's
+# OpenSSL's reasons. The second means that the certificate is somebody else's.
+NO_PROOF = ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "BAD_SIGNATURE")
 
 
 class HandshakeStep:
-    """A step of a handshake that its peer has made possible. `done`: set once it was made, or has failed: `error`.
-    `wants`: what the next one waits for; None: there is none."""
+    """A step of a handshake that its peer has made possible. `done`: set once the step was made, or has failed
+    (`error`). `wants`: what the next step waits for; None: there is no further step."""
 
     __slots__ = ("done", "error", "seconds", "sock", "wants")
 
@@ -61,7 +61,7 @@ class HandshakeStep:
         try:
             self.sock.do_handshake()
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
-            self.wants = type(error)  # the error itself would have this step, by its traceback
+            self.wants = type(error)  # the error itself would refer to this step, by its traceback
         except (OSError, ValueError) as error:
             self.error = error
         self.seconds = perf_counter() - began
@@ -97,8 +97,8 @@ class Handshakes:
         took: Took = untold,
         refused: Callable[[str], None] | None = None,
     ) -> bool:
-        """Whether the handshake was done. `took`: is told of the time of its steps; `refused`: why the peer's
-        certificate was not good, or that it has shown none."""
+        """Does the handshake. Returns whether that succeeded. `took`: is told how long its steps took. `refused`: is
+        told why the peer's certificate was not good, or that it has shown none."""
         why = f"its peer took more than {SECONDS:g} s, or it gave way to others"
         with trio.CancelScope() as scope:
             try:

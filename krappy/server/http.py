@@ -68,8 +68,8 @@ REFUSALS = {
 
 
 class Http:
-    """HTTP on a listener. `load` imports and makes the application; it is called once, in a thread. `protocol`: whose
-    places its connections take."""
+    """HTTP on a listener. `load` imports and makes the application; it is called once, in a thread. `protocol`: the
+    name under which its connections take their places (see `places`)."""
 
     def __init__(self, load: Callable[[], Application], protocol: str = HTTP) -> None:
         self.protocol = protocol
@@ -155,7 +155,7 @@ class HttpConnection:
             await self._answer(application, conversation, request)
             if not await conversation.next():
                 break
-        if conversation.spoken:  # what it is told it may not be able to read
+        if conversation.spoken:  # the peer may not be able to read what it was told
             reason = f"no request of HTTP's{mistaken.told(conversation.spoken)}"
             self._server.report("http_connection_ended", client=self.client, reason=reason)
         await conversation.end()
@@ -198,7 +198,7 @@ class HttpConnection:
             self._idle_since = trio.current_time()
 
     async def _room(self) -> bool:
-        """Waits for room for an answer, up to `ROOM_SECONDS`; whether there is room."""
+        """Waits for room for an answer, up to `ROOM_SECONDS`. Returns whether there is room."""
         pages = self._server.pages
         if not pages.spent:
             return True

@@ -20,7 +20,7 @@ UNWANTED = 32  # parts of a body that are skipped
 
 
 class HttpExchange:
-    """`steps`: make what its requests cause. `peer`, `here`: (host, port)."""
+    """`steps`: does the work that its requests cause. `peer`, `here`: (host, port)."""
 
     def __init__(self, wire: Wire, steps: StrangerSteps, peer: tuple[str, int], here: tuple[str, int]) -> None:
         self._wire = wire
@@ -71,7 +71,7 @@ class HttpExchange:
 
     async def _accepted(self, request: h11.Request) -> h11.Request | None:
         if len(request.target) + sum(len(name) + len(value) for name, value in request.headers) > http.MAX_HEAD:
-            await self.refuse(431, "the head of the request is too large")  # h11 looks only at one that is incomplete
+            await self.refuse(431, "the head of the request is too large")  # h11 limits only heads that are incomplete
             return None
         if len(request.headers) > http.HEADERS:
             await self.refuse(431, f"a request has at most {http.HEADERS} headers")
@@ -157,12 +157,12 @@ class HttpExchange:
         return {"type": "http.disconnect"}
 
     async def _next_part(self) -> Any:
-        """The next event of a body. That of chunks is parsed, like a head: it may have thousands of trailers (RFC 9112,
-        section 7.1.2), and hundreds of bodies may come together. Raises h11.RemoteProtocolError."""
+        """The next event of a body. A body of chunks is parsed in turns, like a head: it may have thousands of trailers
+        (RFC 9112, section 7.1.2), and hundreds of bodies may come together. Raises h11.RemoteProtocolError."""
         return await self._next_event() if self._chunked else self._http.next_event()
 
     async def _next_event(self) -> Any:
-        """That of h11, when it is this peer's turn. Raises h11.RemoteProtocolError."""
+        """The next event of h11, when it is this peer's turn. Raises h11.RemoteProtocolError."""
         return await self._steps.make(self._peer[0], self._http.next_event, self._parse_took)
 
     def _held(self) -> int:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PIECE = 64 << 10  # bytes that a peer has to take within `stall_seconds`
 LOOK_SECONDS = 0.25  # between two checks whether a peer has left that is not read from
 GRACE = 3.0  # seconds that a peer may take for an answer while memory is short
-SLOWEST = 256 << 10  # bytes per second at which it has to take a large answer then, after `GRACE`
+SLOWEST = 256 << 10  # bytes per second at which it has to take a large answer while memory is short, after `GRACE`
 
 
 class TlsStream:
@@ -65,7 +65,7 @@ class Wire:
         self.received = 0  # bytes since the connection began
         self.sent = 0
         self.waiting = 0  # bytes of answers that the peer has not taken yet
-        self.since = math.inf  # when the sending of that part began; inf: nothing is being sent
+        self.since = math.inf  # when the sending of this part of an answer began; inf: nothing is being sent
         self.asked_since = math.inf  # when it began to wait for more of a request that has begun; inf: it does not
         self.gone = False  # the peer has left, or was cut off
 
@@ -85,7 +85,7 @@ class Wire:
         return min(self.asked_since, self.since if self.waiting else math.inf)
 
     async def receive_body(self) -> bytes:
-        """As `receive`, for the rest of a request: only the peer keeps it from being answered."""
+        """Like `receive`, for the rest of a request, which the peer must send before it can be answered."""
         self.asked_since = trio.current_time()
         try:
             return await self.receive()

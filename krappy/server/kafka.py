@@ -170,7 +170,7 @@ class KafkaConnection(Channel):
         header = parse_header(frame)
         key, version = header.api_key, header.version
         if self._until < math.inf and not self._locked and not self.proved_for:
-            self._time_is_over()  # before the server looks
+            self._time_is_over()  # the server may not have looked yet
         if self._locked and key not in LOGGING_IN:
             self._tell_ended("a request came before its sender had logged in again")
             raise ProtocolError("a request before its sender has logged in")
@@ -192,7 +192,7 @@ class KafkaConnection(Channel):
             self._bare = self._locked and version == 0
         self.session.client_id = header.client_id
         if self._paying is not None:
-            self.session.knows_quotas = True  # unless the handler finds that the version does not
+            self.session.knows_quotas = True  # unless the handler finds that this version does not
         try:
             answer = handler(self.session, request, version)
         except KrappyError:
@@ -262,7 +262,7 @@ class KafkaConnection(Channel):
         self.changed.fire()
 
     def _fail(self, slot: AnswerSlot, error: Exception) -> None:
-        """Ends the connection for an error, as the read loop would: it has no answer."""
+        """Ends the connection for an error, as the read loop would: Kafka's protocol has no answer for it."""
         if not isinstance(error, KrappyError):
             error = self._server.fault(error, slot.key)
         if not self._ended:
@@ -329,7 +329,7 @@ class KafkaConnection(Channel):
         return wants_no_answer(frame)
 
     def _refuse(self, frame: memoryview, size: int, lent: bool, error: KrappyError) -> None:
-        # Not its own code: producers that do not know that for a Produce give up.
+        # Not the error's own code: producers that do not expect that code for a Produce give up.
         self.session.refusal = RequestTimeout(error.text)
         try:
             self._dispatch(frame, size, lent)

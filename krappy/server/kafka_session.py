@@ -47,7 +47,7 @@ class KafkaSession(Identified):
 
     @property
     def is_broker(self) -> bool:
-        """Whether it is another broker, which no quota limits: it has asked as one, and still may."""
+        """Whether the peer is another broker, which no quota limits: it has said so, and is still allowed to be one."""
         return self._says_broker and self.access.may(Resource.CLUSTER, CLUSTER_NAME, Op.CLUSTER_ACTION)
 
     @is_broker.setter

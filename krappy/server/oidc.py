@@ -1,7 +1,7 @@
 """How browsers log in at the identity provider: the authorization code flow of OpenID Connect, with PKCE (RFC 7636).
 
 The browser goes to the provider, and comes back to the console's page with a code. The broker exchanges the code for an
-ID token, and believes that as any token: if the provider has signed it, for the console and this attempt (`nonce`).
+ID token, and checks that like any token: the provider must have signed it, for the console and this attempt (`nonce`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ProviderLogin:
         headers = {"Content-Type": FORM, **self._shown()}
         try:
             answer = as_object(await self._provider.read(where, urlencode(form).encode(), headers))
-        except ProviderRefusal as error:  # of a guess, too: RFC 6749, section 5.2
+        except ProviderRefusal as error:  # for a guessed code, too: RFC 6749, section 5.2
             raise TokenRefused(f"no token for this code: {error}") from None
         claims = await self._tokens.claims(str(answer.get("id_token", "")), [self._client])
         if not hmac.compare_digest(str(claims.get("nonce", "")).encode(errors="replace"), attempt.nonce.encode()):
@@ -69,7 +69,7 @@ class ProviderLogin:
         return self._tokens.read(claims)
 
     def _shown(self) -> dict[str, str]:
-        """How the console shows itself at the provider (RFC 6749, section 2.3.1). Raises ProviderTrouble."""
+        """How the console authenticates at the provider (RFC 6749, section 2.3.1). Raises ProviderTrouble."""
         file = self._settings.console_oidc_secret_file
         if not file:
             return {}

@@ -24,9 +24,8 @@ MORE = getattr(socket, "MSG_MORE", 0)  # more follows at once: the system may jo
 class Outbox:
     def __init__(self, sock: socket.socket, budget: Budget) -> None:
         self._sock = sock
-        self._encrypts = isinstance(
-            sock, TlsSocket
-        )  # which takes a piece at a time, and not all that there is room for
+        # TLS takes a piece at a time, and not all that the socket has room for.
+        self._encrypts = isinstance(sock, TlsSocket)
         self._send_from = sock.send_file if isinstance(sock, TlsSocket) else partial(os.sendfile, sock.fileno())
         self._budget = budget
         self._parts: deque[Part] = deque()
@@ -74,7 +73,7 @@ class Outbox:
                     return
 
     def _send_part(self, part: Part) -> int:
-        """Sends what the socket takes, from a file without TLS without copying. Raises OSError."""
+        """Sends what the socket takes of a part. Without TLS, a part of a file is not copied. Raises OSError."""
         if isinstance(part, FilePart):
             sent = self._send_from(part.file.fd, part.position, part.size)
             if not sent:

@@ -24,18 +24,18 @@ TURN = 0.005  # seconds for which one connection's requests are begun in one tur
 LITTLE = 0.0005  # seconds: a peer whose requests take longer in a contended round did not ask for little
 PROOF = 16  # after long work, how many small reads a peer needs until it counts as one that asks for little
 SMALL = 4 << 10  # bytes of a request that may begin while others wait for their turn or for memory
-LONG = 0.025  # seconds after which a round of the event loop begins no more that may take long
-TINY = 1 << 10  # bytes of a request that it begins all the same
-LONGEST = 0.1  # seconds after which it begins none: a kilobyte may name 200 topics, and refusing these takes some ms
+LONG = 0.025  # seconds after which a round of the event loop begins nothing more that may take long
+TINY = 1 << 10  # bytes of a request that such a round begins all the same
+LONGEST = 0.1  # seconds after which a round begins none: to refuse the 200 topics that 1 KB may name takes some ms
 
 
 class Turns(trio.abc.Instrument):
-    """Of all tasks with long work, one goes on in each round of the event loop: of each peer one in turn, and those of
-    one peer in the order they came. So a task with little work waits for one of them, not for all, and one with long
-    work for one of each other peer, however many these have.
+    """Of all tasks with long work, one goes on in each round of the event loop. The peers take turns, and the tasks of
+    one peer go on in the order they came. So a task with little work waits for one of them, not for all, and a task
+    with long work waits for one of each other peer, however many these have.
 
-    What takes a ms may come by hundreds of connections at the same moment: once a round has lasted for `LONG`, the rest
-    of that counts as long work, and after `LONGEST` everything does. As an instrument of trio it knows when each round
+    Work of a ms may come by hundreds of connections at the same moment. Once a round has lasted for `LONG`, the rest of
+    such work counts as long, and after `LONGEST` all work does. As an instrument of trio it knows when each round
     began.
     """
 
@@ -43,7 +43,7 @@ class Turns(trio.abc.Instrument):
         self._began = math.inf  # when the round did, on perf_counter
         self._taken = False  # somebody goes on in the next round
         self._lines: AddressLines[trio.Event] = AddressLines()  # by peer
-        self.until = 0.0  # when the time is over (perf_counter) that all small requests of this round have together
+        self.until = 0.0  # until when (perf_counter) small requests may begin in this round, all together
 
     @property
     def contended(self) -> bool:
@@ -66,8 +66,7 @@ class Turns(trio.abc.Instrument):
         self._began = perf_counter()
 
     async def next(self, peer: str = "") -> None:
-        """Returns when it is the turn of this peer, a user or an address, and all of it that came before have had
-        theirs."""
+        """Returns when it is the turn of this peer (a user or an address), after the turns of its earlier tasks."""
         taken, self._taken, turn = self._taken, True, trio.Event()
         try:
             if taken:
@@ -114,7 +113,7 @@ class Pace:
 
     @property
     def _whose(self) -> str:
-        """Whose turns it takes: the user's who has logged in, else its address's."""
+        """Whose turns it takes: those of the user who has logged in, else those of its address."""
         raise NotImplementedError
 
     async def pause(self) -> None:

@@ -3,12 +3,12 @@
 Rules, kept here:
 
 - HTTP has places of its own, and so have probes (`listen_health`): they are served even when clients hold all other
-  places. When these are taken too, one of them that waits for its peer gives way: of the address that has most, the one
-  that has waited longest.
+  places. When HTTP's places are taken, too, one of its connections that waits for its peer gives way: of the address
+  that has most, the one that has waited longest. Likewise for probes.
 - When no place is left, the oldest connection that has never sent a request gives way to a new one.
 - The last few places are for peers on this machine, so that its administrator can always connect.
-- One address has a limit (`max.connections.per.ip`), which does not apply to this machine, HTTP and probes. Of IPv6 a
-  network of 64 bits has it, but for addresses that have one of their own.
+- One address has a limit (`max.connections.per.ip`), which does not apply to this machine, HTTP and probes. With IPv6 a
+  network of 64 bits has this limit together, except for addresses that have a limit of their own.
 - Connections leave the file descriptors that the storage needs; HTTP may take a few of them.
 """
 
@@ -24,10 +24,10 @@ from krappy.errors import KrappyError, Overloaded
 from krappy.hosts import network
 
 HTTP, HEALTH = "http", "health"
-MOST_APART = {HTTP: 500, HEALTH: 50}  # connections at a time of those that have places of their own
+MOST_APART = {HTTP: 500, HEALTH: 50}  # connections at a time, for protocols that have places of their own
 FEW_HTTP = 8  # connections of HTTP when few descriptors are left
-OWN = 16  # places for this machine,
-OWN_SHARE = 10  # or a tenth of all places, if that is less
+OWN = 16  # places for this machine, at most
+OWN_SHARE = 10  # no more than a tenth of all places is for this machine
 
 
 class Placed(Protocol):
@@ -116,7 +116,7 @@ class Places:
             del self._by_host[who]
 
     def _counted(self, host: str) -> str:
-        """With whose connections those of an address are counted."""
+        """The name under which the connections of an address are counted: the address itself, or its network."""
         return host if host in self._overrides else network(host)
 
     def _fresh_gives_way(self) -> bool:

@@ -3,7 +3,7 @@
 Rules, kept here:
 
 - Only https, http to this machine itself, and, for keys, a file. No redirect is followed.
-- An answer has at most `LONGEST` bytes, and `SECONDS` to come, however slowly its bytes do.
+- An answer has at most `LONGEST` bytes, and must be complete within `SECONDS`, however slowly its bytes come.
 - The discovery document is read seldom, whatever browsers ask for.
 - Codes of logins, which anybody may send, have threads of their own: they keep nobody from reading keys.
 """
@@ -32,10 +32,10 @@ from krappy.tls import client_context
 LONGEST = 1 << 20  # bytes of an answer
 SECONDS = 10.0  # for one request
 PIECE = 64 << 10  # bytes that are read at once
-FRESH = 600.0  # seconds for which the discovery document counts,
-PAUSE = 5.0  # and after which it is asked for again, if that has failed
-TOGETHER = 4  # requests at a time,
-CODES = 16  # and of those with a code
+FRESH = 600.0  # seconds for which the discovery document counts
+PAUSE = 5.0  # seconds after which the document is asked for again, if that has failed
+TOGETHER = 4  # requests at a time, without those with a code
+CODES = 16  # requests with a code at a time
 DISCOVERY = "/.well-known/openid-configuration"
 
 
@@ -58,7 +58,8 @@ class Provider:
             context = client_context(settings.oauth_ca or None)
         except (OSError, ValueError) as error:
             raise ConfigError(f"oauth_ca: {settings.oauth_ca}: {error}", setting="oauth_ca") from None
-        proxies = {name: url for name, url in urllib.request.getproxies().items() if name != "http"}  # that is local
+        # Without the proxy for http: by http only this machine itself is asked.
+        proxies = {name: url for name, url in urllib.request.getproxies().items() if name != "http"}
         self._opener = urllib.request.build_opener(
             _NoRedirects, urllib.request.ProxyHandler(proxies), urllib.request.HTTPSHandler(context=context)
         )
@@ -99,7 +100,7 @@ class Provider:
         return url
 
     async def read(self, url: str, data: bytes | None = None, headers: Mapping[str, str] | None = None) -> bytes:
-        """What is there; with `data`, to a POST. Raises ProviderTrouble."""
+        """The answer of a URL; with `data`, the answer to a POST. Raises ProviderTrouble."""
         where = url.partition("?")[0]
         request = partial(self._read, url, data, {"Accept": "application/json", **(headers or {})})
         limiter = self._together if data is None else self._codes
@@ -137,8 +138,8 @@ def _why(error: Exception) -> Any:
 
 
 def _pieces(answer: HTTPResponse, until: float) -> Iterator[bytes]:
-    """What comes until then, at most a piece more than LONGEST: `timeout` is of each piece alone. Raises
-    TimeoutError."""
+    """The pieces of an answer that come until then, at most one more than LONGEST has: the `timeout` of the connection
+    bounds each piece alone. Raises TimeoutError."""
     size = 0
     while size <= LONGEST and (piece := answer.read1(PIECE)):
         yield piece
@@ -148,7 +149,7 @@ def _pieces(answer: HTTPResponse, until: float) -> Iterator[bytes]:
 
 
 def as_object(data: bytes) -> dict[str, Any]:
-    """Of JSON. Raises ProviderTrouble."""
+    """The JSON object that an answer is. Raises ProviderTrouble."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):

@@ -114,7 +114,7 @@ class Server:
         self.budget = Budget(memory_bytes)
         self.turns = Turns()
         self.handshakes = Handshakes(self.turns.next, report)
-        self.logins = StrangerSteps()  # neither waits for the other
+        self.logins = StrangerSteps()  # logins and heads do not wait for each other
         self.heads = StrangerSteps()  # of HTTP requests
         self.tls: ServerTls | None = None  # if a listener has it
         self.tokens: TokensPort | None = None  # if users log in with them
@@ -146,7 +146,7 @@ class Server:
         trio.lowlevel.add_instrument(self.turns)
         async with trio.open_nursery() as posting:
             posting.start_soon(self._post)
-            for steps in (self.handshakes, self.logins, self.heads):  # also of those that were accepted before the end
+            for steps in (self.handshakes, self.logins, self.heads):  # also for those that were accepted before the end
                 posting.start_soon(steps.run)
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -342,8 +342,8 @@ class Server:
 
 def bind(address: str, setting: str) -> socket.socket:
     """A listening, non-blocking socket for "HOST:PORT" ("[::1]:7092" for IPv6; port 0 takes a free one). Raises
-    ConfigError for a malformed address, Unavailable when the address can't be bound: it names the flag of `setting`,
-    which gave the address."""
+    ConfigError for a malformed address, Unavailable when the address can't be bound; its text names the flag of
+    `setting`, which gave the address."""
     host, port = parse_address(address)
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(

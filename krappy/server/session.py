@@ -67,7 +67,7 @@ class Paced:
 
 
 class Identified(Paced):
-    """A session that belongs to somebody. `host`: the peer's address; `listener`: the name of the one it came to."""
+    """A session that belongs to somebody. `host`: the peer's address; `listener`: the name of the one that it used."""
 
     access: AccessPort
     login: LoginPort | None = None  # None: nobody logs in at this listener
@@ -84,9 +84,9 @@ class Identified(Paced):
 
     @principal.setter
     def principal(self, principal: Principal) -> None:
-        """Set once the peer has proved who it is, and again when it has anew: its groups may be others then."""
+        """Set once the peer has proved who it is, and again when it logs in anew: its groups may have changed."""
         before, self._principal = self._principal, principal
-        self.access = self.broker.access(principal, weakref.proxy(self))  # it dies with the session, and at once
+        self.access = self.broker.access(principal, weakref.proxy(self))  # weak, so that the session is freed at once
         if principal.names != before.names:
             self._look_again()
 
@@ -126,15 +126,15 @@ class Session(Identified):
         address: str = "",
         listener: str = NATIVE,
     ) -> None:
-        self._releases: dict[int, Callable[[], None]] = {}  # with an authorizer
-        self._grants: dict[int, Sequence[Grant]] = {}  # of these
+        self._releases: dict[int, Callable[[], None]] = {}  # by handle: ends `hold` of its grants, with an authorizer
+        self._grants: dict[int, Sequence[Grant]] = {}  # the grants of these handles
         super().__init__(broker, peer, client.rpartition(":")[0], listener)
         self.max_frame = max_frame
         self.address = address
         self._allowance = allowance
         self.client = client
         self.handles: dict[int, Registered] = {}
-        self._further: dict[int, int] = {}  # for how many more the large ones count; members of groups never do
+        self._further: dict[int, int] = {}  # for how many more each large one counts; members of groups are never large
         self.closed = False
         self.says_broker = False
         self.patience = math.inf
@@ -240,7 +240,7 @@ class Session(Identified):
         self._release(handle)
         if registration is not None:
             registration.close()
-            if handle not in self.handles:  # a scan has it forgotten
+            if handle not in self.handles:  # a scan that is closed removes itself
                 self._allowance.used += 1
             self.handles[handle] = Revoked(error)
 

@@ -1,11 +1,11 @@
-"""What peers cause before it is known who they are: heads of HTTP requests, and messages of logins.
+"""The work that peers cause before it is known who they are: heads of HTTP requests, and messages of logins.
 
 Rules, kept here:
 
-- Each takes up to some ms, and one may come by each of a thousand connections at the same moment. They are made one
-  after the other: in a round of the event loop for `TURN` seconds, and `TOGETHER` at most, for what follows on them
-  takes time, too. So others wait for a round, not for all of them.
-- Those that wait are made by address, one of each in turn.
+- Each such step takes up to some ms, and one may come by each of a thousand connections at the same moment. Steps are
+  made one after the other: in a round of the event loop for `TURN` seconds, and `TOGETHER` at most, because what
+  follows on them takes time, too. So others wait for a round, not for all of them.
+- The addresses take turns: of each, one step is made at a time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class StepInTurn(Protocol):
-    """`done`: set once it was made, or has failed: `error`. `seconds`: how long that took."""
+    """`done`: set once the step was made, or has failed (`error`). `seconds`: how long it took."""
 
     done: trio.Event
     error: Any
@@ -38,7 +38,7 @@ S = TypeVar("S", bound=StepInTurn)
 
 
 class StrangerStep:
-    """`done`: set once it was made, or has failed: `error`."""
+    """`done`: set once the step was made, or has failed (`error`)."""
 
     __slots__ = ("done", "error", "seconds", "value", "work")
 
@@ -53,7 +53,7 @@ class StrangerStep:
         began = perf_counter()
         try:
             self.value = self.work()
-        except Exception as error:  # of whatever kind: it is the peer's
+        except Exception as error:  # of whatever kind: it concerns this peer alone
             self.error = error
         self.seconds = perf_counter() - began
         self.done.set()
@@ -76,8 +76,8 @@ class StrangerSteps:
             await trio.lowlevel.checkpoint()
 
     async def make(self, host: str, work: Callable[[], T], took: Took = untold) -> T:
-        """What `work` gives, or raises, once it is its turn. `host`: the address of its peer. `took`: is told how long
-        it took."""
+        """Runs `work` once it is its turn. Returns what it returns, and raises what it raises. `host`: the address of
+        its peer. `took`: is told how long it took."""
         step = StrangerStep(work)
         await made_in_turn(step, self._waiting, host, self._asked, took)
         value: T = step.value
@@ -85,8 +85,8 @@ class StrangerSteps:
 
 
 async def made_in_turn(step: S, waiting: AddressLines[S], host: str, asked: Signal, took: Took) -> None:
-    """Returns once whoever serves `waiting`, and is told by `asked`, has made the step. `host`, `took`: as of
-    `StrangerSteps.make`. Raises what the step has."""
+    """Adds a step to the lines `waiting`, and fires `asked`. Returns once whoever serves the lines has made the step.
+    `host`, `took`: as for `StrangerSteps.make`. Raises the step's error."""
     waiting.add(host, step)
     asked.fire()
     try:
@@ -99,4 +99,4 @@ async def made_in_turn(step: S, waiting: AddressLines[S], host: str, asked: Sign
         if error is not None:
             raise error
     finally:
-        del error  # which has this frame
+        del error  # its traceback refers to this frame

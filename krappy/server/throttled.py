@@ -2,21 +2,23 @@
 
 Rules, kept here (KIP-219):
 
-- Who is over a quota is answered at once, and told for how long; the broker then reads no further request of that
-  connection until that time is over. It still sees a peer that leaves.
-- Requests that a quota counts wait as well while what other connections did is over it, for `HELD` seconds at most:
-  nobody gains by having many connections, or new ones. A write takes its place in line when it comes, together with
-  those that have come behind it, up to the size of others in line; one that would wait for longer is refused at once,
-  and its connection is silent for so long. One that gets no answer is not refused, for nobody would know: it looks for
-  a place again and again, as long as others need not wait for the memory that it keeps (`overdue`). A read is refused
-  after so long. Clients ask again. A Fetch is not held, but answered empty.
-- What a read brings is known once its answer is made. While others could begin meanwhile, what it may bring is counted
-  ahead (`reading`).
-- For its time on the event loop (request_percentage) a connection is silent for `MOST_REQUEST` at most between two of
-  its requests, whoever has used it, and whatever its streams use meanwhile: in Kafka that is the quota's window
-  (KIP-124). For what it has read or written a native one is silent for `_longest`. Its streams, whose parts nobody asks
-  for one by one, wait each time anew (`_streams_until`), and in line with others of their user before a part is sent.
-- When a quota changes, nobody is silent any longer for what was before.
+- A client that is over a quota is answered at once, and told for how long it is; the broker then reads no further
+  request of that connection until that time is over. It still sees a peer that leaves.
+- Requests that a quota counts also wait while other connections have used too much of it, for `HELD` seconds at most:
+  nobody gains by having many connections, or new ones.
+- A write takes its place in line when it comes, together with the writes that have come behind it, up to the size of
+  others in line. A write that would wait longer than `HELD` is refused at once, and its connection is silent for so
+  long. A write that gets no answer is not refused, for nobody would know. It looks for a place again and again, unless
+  others wait for the memory that it keeps (`overdue`).
+- A read is refused after `HELD`. Clients ask again. A Fetch is not held, but answered without events.
+- What a read brings is known only once its answer is made. Because others could begin meanwhile, what it may bring is
+  counted ahead (`reading`).
+- For time on the event loop (request_percentage) a connection is silent for `MOST_REQUEST` at most between two of its
+  requests, whoever has used the time, and whatever its streams use meanwhile: in Kafka that is the quota's window
+  (KIP-124). For what it has read or written, a native connection is silent for `_longest` at most. Nobody asks for the
+  parts of its streams one by one: so each part waits anew (`_streams_until`), and in line with others of its user
+  before it is sent.
+- When a quota changes, nobody is silent any longer for earlier use.
 - Without quotas all of this is one look at `_quotas.on` for each request.
 """
 
@@ -48,7 +50,7 @@ IN_FLIGHT = 48 << 20  # bytes of unanswered requests of one connection
 HELD = 10.0  # seconds for which a request waits because of other connections: its client waits 30 for the answer
 MOST_TOGETHER = 500  # writes that begin together: they are looked at without a pause
 AGAIN = 0.05  # seconds after which a read that is held is looked at again, at the earliest
-MOST_REQUEST = 1.0  # seconds for which request_percentage silences: others would take its members of groups for dead
+MOST_REQUEST = 1.0  # seconds for which request_percentage silences at most: members of groups must not seem dead
 LEFT = 30.0  # seconds for which a peer that has left is kept, so that what it had sent is still served
 NOTHING = memoryview(b"")
 NOWHERE = object()
@@ -57,8 +59,8 @@ T = TypeVar("T")
 
 class WriteTurn(NamedTuple):
     """When the write at the head of a connection begins (on trio's clock), and for how long the connection is silent
-    then. `account`: where it was counted; NOWHERE: it has no place yet, and looks for one then. `refused`: it is
-    refused then. `left`: its bytes, and those of the writes behind it that begin then, too."""
+    then. `account`: where it was counted; NOWHERE: it has no place yet, and looks for one at that time. `refused`: it
+    is refused at that time. `left`: its bytes, and those of the writes behind it that begin together with it."""
 
     at: float
     silence: float
@@ -72,7 +74,7 @@ class Throttled(Entrance, Pace):
     _quotas: UsePort
     _throttled_until = 0.0  # until then no further request begins, on trio's clock
     _streams_until = 0.0  # the same for the next part of an answer that is a stream
-    _throttled_by = 0  # the version of the quotas that it is for
+    _throttled_by = 0  # the version of the quotas that have silenced it
     _throttled_since = 0.0  # when it was silenced first after its last request began; 0: it was not
     _held_since = 0.0  # when the next request began to wait for what others did; 0: it does not wait
     _write_turn: WriteTurn | None = None  # of the next request, once it is known
@@ -146,7 +148,7 @@ class Throttled(Entrance, Pace):
         )
 
     def _silence(self) -> float:
-        """Seconds until it may go on; infinite: quotas do not keep it from that."""
+        """Seconds until it may go on; infinite: no quota keeps it from going on."""
         left = self._throttled_until - trio.current_time()
         if left <= 0 or self._throttled_by != self._quotas.version:
             self._throttled_until = 0.0
@@ -168,7 +170,8 @@ class Throttled(Entrance, Pace):
         self._silence_for(seconds, self._longest)
 
     def _silence_for(self, seconds: float, most: float) -> None:
-        """`most`: seconds after which the next request may begin, since it was silenced first."""
+        """Begins no further request for `seconds`; but for `most` at most, counted from when it was silenced first
+        since its last request."""
         now = trio.current_time()
         if self._silent_since < math.inf and now >= self._throttled_until:  # it waits for the peer, not the peer for it
             self._throttled_since = 0.0
@@ -213,8 +216,8 @@ class Throttled(Entrance, Pace):
             await self.writable()
 
     async def _in_line(self, size: int, stands: Callable[[], bool]) -> None:
-        """Before a part of a stream with events is sent: until it may have so many bytes, which it keeps meanwhile, or
-        soon after it is not to be sent any more."""
+        """Waits, before a part of a stream with events is sent, until it may have so many bytes, or until soon after
+        `stands()` is false: it is not to be sent any more. Meanwhile the connection keeps these bytes."""
         if not self._quotas.on or self._exempt:
             return
         self.in_flight += size
@@ -274,7 +277,7 @@ class Throttled(Entrance, Pace):
 
     @property
     def _is_without_place(self) -> bool:
-        """Whether the next request is a write that has no place in line yet: it may be long until then."""
+        """Whether the next request is a write that has no place in line yet: it may take long until it has."""
         return self._write_turn is not None and self._write_turn.account is NOWHERE
 
     def _fitting(self, payer: Payer, size: int, behind: memoryview) -> int:
@@ -338,7 +341,7 @@ class Throttled(Entrance, Pace):
 
 
 def _whole_frames(data: memoryview) -> Iterator[memoryview]:
-    """Without their size fields. What is no frame of a write ends them."""
+    """The whole frames of these bytes, without their size fields, up to the first that can't be a write's."""
     position = 0
     while len(data) - position >= 8:
         end = position + 4 + SIZE.unpack_from(data, position)[0]

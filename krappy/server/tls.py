@@ -1,20 +1,21 @@
-"""TLS: the certificate, which is read again when its files change, and those who are trusted because of it.
+"""TLS: this broker's certificate, which is read again when its files change, and the authorities that it trusts.
 
 Rules, kept here:
 
-- Files that have changed make a new context, which takes the place of the old one once it has proved good. A
-  certificate without its key, or one that is not valid now, does not: the old one stays, and the log says so. They are
-  looked at again until they are good.
-- Who has come in by a client certificate stays only as long as its authority is in the file (`stands_on`): as soon as
-  files without it are taken, the connection ends. So does a link that this broker has opened to another one, by whose
-  certificate it was taken for a broker; whoever needs the link opens it anew. So does a connection to ZooKeeper.
-- A peer that goes on with a session of before (resumption) is not checked again by OpenSSL. Whether its certificate is
-  still valid is looked at here (`certificate_of`); a session belongs to the context that it was made with, so none
-  outlives a change of the files.
+- When the files have changed, a new context is made of them, which takes the place of the old one if it is good. With a
+  certificate without its key, or one that is not valid now, it is not. Then the old context stays, the log says so, and
+  the files are looked at again until they are good.
+- A peer that has come in by a client certificate stays only as long as its authority is in the file (`stands_on`): as
+  soon as files without the authority are taken, the connection ends. Likewise for a link that this broker has opened to
+  another one, and the authority of that broker's certificate; whoever needs the link opens it anew. Likewise for a
+  connection to ZooKeeper.
+- A peer that resumes an earlier session of TLS is not checked again by OpenSSL. Whether its certificate is still valid
+  is looked at here (`certificate_of`). A session belongs to the context that it was made with, so none outlives a
+  change of the files.
 - TLS 1.2 and later; no compression, no renegotiation. Keys of session tickets are in memory only.
-- Keys are agreed by P-256, which every client has (RFC 8446, section 9.1). By others of OpenSSL's own choice 1 KB from
-  a stranger costs the event loop 0.2 s (ffdhe8192), and Python can name one alone. Over TLS 1.2 OpenSSL then takes
-  elliptic keys of client certificates of this curve only.
+- Keys are agreed on the curve P-256, which every client has (RFC 8446, section 9.1). With another group of those that
+  OpenSSL allows by itself (ffdhe8192), 1 KB from a stranger costs the event loop 0.2 s, and Python can name only one
+  group. Over TLS 1.2 OpenSSL then takes client certificates with elliptic keys only if these are of this curve.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ Signature = tuple[tuple[int, int, int] | None, ...]
 class Contexts(NamedTuple):
     """`clients`: of Kafka's and the native protocol. `browsers`: of HTTP, whose clients show no certificate. `brokers`:
     with which this broker connects to others of its cluster. `begins`, `expires`: from when until when the certificate
-    is valid, in seconds since the epoch. `authorities`, `for_brokers`: hashes of those that vouch for clients, and for
-    other brokers."""
+    is valid, in seconds since the epoch. `authorities`, `for_brokers`: hashes of the authorities that vouch for
+    clients, and for other brokers."""
 
     clients: ssl.SSLContext
     browsers: ssl.SSLContext
@@ -83,7 +84,8 @@ class WatchedFiles:
         self._seen = self._look()
 
     def changed(self) -> bool:
-        """Whether they have since the last look. Ask before they are read: what changes meanwhile is seen then."""
+        """Whether they have changed since the last look. To be called before they are read: so the next look sees what
+        changes meanwhile."""
         before, self._seen = self._seen, self._look()
         return self._seen != before
 
@@ -98,12 +100,13 @@ class TlsLinks:
         self._made: WeakKeyDictionary[ssl.SSLContext, tuple[Authorities, WeakSet[TlsSocket]]] = WeakKeyDictionary()
 
     def note(self, context: ssl.SSLContext, known: Authorities) -> None:
-        """From now on those that are made with this context belong to it, which trusts these authorities."""
+        """From now on the connections that are made with this context are among these. `known`: the authorities that it
+        trusts."""
         TlsSocket.made[context] = WeakSet()
         self._made[context] = known, TlsSocket.made[context]
 
     def end_distrusted(self, trusted: Authorities) -> None:
-        """Ends those to peers for whom none of these authorities vouches."""
+        """Ends the connections to peers that stand on an authority that is not among these."""
         for known, links in list(self._made.values()):
             for link in () if known <= trusted else list(links):
                 try:
@@ -126,7 +129,8 @@ class ServerTls:
         self._files = WatchedFiles(settings.tls_certificate, settings.tls_key, trusted)
         self._known: WeakKeyDictionary[ssl.SSLContext, Authorities] = WeakKeyDictionary()  # of each context
         self._links = TlsLinks()  # to other brokers
-        self._ends: OrderedDict[bytes, float] = OrderedDict()  # of chains that end before their clients' certificates
+        # By the hash of a client's certificate: when its chain ends, if that is before the certificate does.
+        self._ends: OrderedDict[bytes, float] = OrderedDict()
         self.rules = _rules(settings)
         self.contexts = self._load()
         self._failed = ""  # why the files were not taken when they were read last
@@ -144,12 +148,13 @@ class ServerTls:
         return self.contexts.browsers
 
     def stands_on(self, sock: TlsSocket) -> Authorities:
-        """The authorities by which a peer's certificate was found good; of several that may be, all. Nobody: it has
-        shown none. Raises ValueError during the handshake."""
-        return _stands_on(sock, self._known.get(sock.context, NOBODY))  # which may be of the files before
+        """The authorities that vouch for a peer's certificate; if several may, all of them. NOBODY: it has shown none.
+        Raises ValueError during the handshake."""
+        return _stands_on(sock, self._known.get(sock.context, NOBODY))  # the context may be of earlier files
 
     def certificate_of(self, sock: TlsSocket) -> PeerCertificate | None:
-        """That of a client that has shown one; it expires with those that vouch for it, at the latest."""
+        """The certificate of a client that has shown one. It expires with the first of those that vouch for it, at the
+        latest."""
         shown = PeerCertificate.of(sock)
         if shown is None:
             return None
@@ -174,8 +179,8 @@ class ServerTls:
             self._links.end_distrusted(self.contexts.for_brokers)
 
     def look(self) -> None:
-        """Takes the files if they have changed since the last look. What was not good may be good now, though nothing
-        has changed that a look sees: who may read it, or the time."""
+        """Takes the files if they have changed since the last look. Files that were not good may be good now, though a
+        look sees no change: who may read them may have changed, or their time have come."""
         changed = self._files.changed()
         if not changed and not self._failed:
             return
@@ -219,7 +224,8 @@ class ServerTls:
         return Contexts(clients, browsers, brokers, begins, expires, authorities, for_brokers)
 
     def _outgoing(self) -> ssl.SSLContext:
-        """It trusts the authorities of clients' certificates, which are those of brokers, too; else the system's."""
+        """The context for links to other brokers. It trusts the authorities of clients' certificates, which are those
+        of brokers, too; else the system's."""
         settings = self._settings
         try:
             context = client_context(
@@ -238,8 +244,8 @@ class ServerTls:
         context.set_ciphers(CIPHERS)
         context.set_ecdh_curve("prime256v1")
         context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
-        # The end of what can be read is no error, after which nothing could be written: the peer, or `_stop_reading`,
-        # may close one direction. Nobody is fooled by that: every message has its length.
+        # The peer, or `_stop_reading`, may close one direction. That must not count as an error, after which nothing
+        # could be written. Nobody can cut a message short in this way: every message has its length.
         context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF
         try:
             context.load_cert_chain(settings.tls_certificate, settings.tls_key or None, password=_no_password)
@@ -267,7 +273,7 @@ class PeerCertificate(NamedTuple):
 
     @classmethod
     def of(cls, sock: TlsSocket) -> PeerCertificate | None:
-        """That of a client that has shown one."""
+        """The certificate of a client that has shown one."""
         found = sock.getpeercert()
         if not found:
             return None
@@ -296,8 +302,8 @@ class ZooKeeperTls:
         return context
 
     async def look(self) -> None:
-        """Ends connections by authorities that have left the file since the last look. A file that is not good ends
-        none."""
+        """Ends the connections that stand on authorities that have left the file since the last look. A file that is
+        not good ends none."""
         trusted = await trio.to_thread.run_sync(self._changed)
         if trusted is not None:
             self._links.end_distrusted(trusted)
@@ -371,14 +377,14 @@ def _checked(certificate: str, key: str) -> tuple[float, float]:
 
 
 def _trusted_file(given: str) -> str:
-    """The one with the authorities that count: the given one, else the system's. Empty: that has them in a folder
-    alone, and nobody is told when one of them goes."""
+    """The file with the trusted authorities: the given one, else the system's. Empty: the system has them only in a
+    folder, and nobody is told when one of them goes."""
     return given or ssl.get_default_verify_paths().cafile or ""
 
 
 def _authorities(file: str, context: ssl.SSLContext) -> Authorities:
-    """Those that a context made of the file trusts: it knows them, but does not tell of such as may sign no others,
-    which may vouch for themselves."""
+    """The authorities that a context made of the file trusts. The context does not tell all of them: it leaves out
+    certificates that may sign no others, but may vouch for themselves. So the file is read as well."""
     told = context.get_ca_certs(binary_form=True)
     try:
         with open(file, "rb") as opened:

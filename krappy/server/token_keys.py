@@ -2,12 +2,12 @@
 
 Rules, kept here:
 
-- A key says by its type, and by its own `alg`, by which algorithms it verifies. None of these has a shared secret,
-  for which a public key could be taken. RSA keys have at least `LEAST_BITS`.
-- The keys are read at the start, each `oauth_jwks_refresh_ms`, and when a token is of a key that is not known; that at
-  most once in `PAUSE` seconds, however many such tokens come. Whoever comes meanwhile waits for the next reading, which
-  many share: for Java's clients a refusal is final. Tokens of known keys wait for nothing.
-- When they can't be read, those that were read last stay, and it is tried again.
+- The type of a key, and its own `alg`, say for which algorithms it is used. None of these has a shared secret, for
+  which a public key could be taken. RSA keys have at least `LEAST_BITS`.
+- The keys are read at the start, each `oauth_jwks_refresh_ms`, and when a token names an unknown key; the last at most
+  once in `PAUSE` seconds, however many such tokens come. Such tokens wait for the next reading, which many share: for
+  Java's clients a refusal is final. Tokens of known keys wait for nothing.
+- When the keys can't be read, those that were read last stay, and the reading is tried again.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from krappy.server.provider import as_object
 LEAST_BITS = 2048
 MOST = 100  # keys
 PAUSE = 5.0  # seconds between two readings for unknown keys
-MOST_WAITING = 1_000  # tokens of unknown keys that wait for a reading; others are refused at once,
-MOST_OF_ONE = 100  # and of one address: anybody can make them. It is never more than is left for all others
+MOST_WAITING = 1_000  # tokens of unknown keys that wait for a reading; more are refused at once
+MOST_OF_ONE = 100  # such tokens of one address, for anybody can make them; never more than are left for all others
 FIRST_RETRY, LAST_RETRY = 1.0, 60.0  # seconds after a reading that has failed
 _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 ALGORITHMS: dict[tuple[str, str], tuple[str, ...]] = {  # by type and curve
@@ -49,7 +49,7 @@ class TokenKey(NamedTuple):
 
 
 def read_keys(data: bytes) -> list[TokenKey]:
-    """Those of a JWK set that verify tokens. Raises ProviderTrouble when there is none."""
+    """The keys of a JWK set that verify tokens. Raises ProviderTrouble when there is none."""
     listed = as_object(data).get("keys")
     found = [key for each in (listed if isinstance(listed, list) else [])[:MOST] if (key := _read(each)) is not None]
     if not found:
@@ -70,7 +70,7 @@ def _read(given: Any) -> TokenKey | None:
     public = {name: value for name, value in given.items() if name not in ("d", "p", "q", "dp", "dq", "qi", "oth")}
     try:
         key = PyJWK(public, algorithms[0]).key
-    except Exception:  # of whatever kind: one key that is none must not stop the others
+    except Exception:  # of whatever kind: one bad key must not stop the others
         return None
     if curve == "" and key.key_size < LEAST_BITS:
         return None
@@ -105,9 +105,9 @@ class TokenKeys:
         try:
             async with self._reading:
                 found = self._find(id, algorithm)
-                if found is None and self._began < came:  # it may be newer than what was read
+                if found is None and self._began < came:  # the key may be newer than what was read
                     await trio.sleep_until(self._tried + PAUSE)
-                    with trio.CancelScope(shield=True):  # it is for all who wait, though this one may leave
+                    with trio.CancelScope(shield=True):  # the reading is for all who wait, even if this one leaves
                         await self.read_again()
                     found = self._find(id, algorithm)
         finally:
@@ -119,7 +119,7 @@ class TokenKeys:
         return found[0] if found and (id is not None or len(found) == 1) else None
 
     async def read_again(self) -> bool:
-        """Whether they could be read."""
+        """Reads the keys. Returns whether that succeeded."""
         self._began = trio.current_time()
         try:
             self._keys = read_keys(await self._read())

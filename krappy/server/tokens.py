@@ -1,7 +1,7 @@
 """Checks tokens of an identity provider: JWTs (RFC 7519), with the care that RFC 8725 asks for.
 
 A token counts if the provider has signed it by an algorithm with a public key, it is of `oauth_issuer` and for one of
-the audiences, and its time has come and is not over. Nothing of it is believed before its signature was verified.
+the audiences, and it is valid now. Nothing of it is believed before its signature was verified.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Tokens:
         return read_claims(claims, self._settings.oauth_subject_claim, self._settings.oauth_groups_claim)
 
     async def claims(self, token: str, audiences: Sequence[str], host: str = "") -> Mapping[str, Any]:
-        """All that a token says which is good, and for one of the `audiences`. Raises TokenRefused."""
+        """All that a token says. It must be good, and for one of the `audiences`. Raises TokenRefused."""
         if len(token) > LONGEST_TOKEN or not token.isascii():
             raise TokenRefused("too long, or no ASCII")
         try:
