@@ -46,8 +46,8 @@ def told(name: str | None) -> str:
 
 
 def answer(name: object, port: str) -> bytes:
-    """What a peer that speaks the protocol `name` can read, as it came to the port of another one, which `port` names.
-    Empty if there is nothing."""
+    """An answer that a peer can read. `name`: the protocol that it speaks; `port`: that of the port which it came to.
+    Empty if there is none."""
     if name == "HTTP":
         return over_http(port)
     return TLS_ALERT if name == "TLS" else b""

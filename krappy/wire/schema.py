@@ -42,8 +42,8 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Once:
-    """Marks an array that is a set: a request has each element once, whatever its peer sends. `key`: by how many of its
-    first values an element is known, and then its last occurrence stands; 0: by all of it."""
+    """Marks an array that is a set: a request has each element once, whatever its peer sends. `key`: how many of its
+    first values identify an element, of whose occurrences the last one counts; 0: the whole element does."""
 
     key: int = 0
 

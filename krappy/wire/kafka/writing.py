@@ -38,7 +38,7 @@ class _Source(Source):
         super().__init__(flexible, {**names, "NOTHING": {}, "long": _long, "Struct": Struct})
 
     def flush(self) -> None:
-        """Writes the pending run. One without a value is of zero bytes."""
+        """Writes the pending run. A run without values is written as zero bytes."""
         if self.run:
             letters = ">" + "".join(letter for letter, _ in self.run)
             values = ", ".join(value for _, value in self.run if value)
@@ -170,7 +170,7 @@ class _Source(Source):
 
 
 def varint(number: int) -> bytes:
-    """Appends an unsigned number as varint."""
+    """An unsigned number as a varint."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)

@@ -3,12 +3,12 @@
 An ACL is `[resource, pattern, name, principal, host, operation, permission]`, all strings:
 
 - `resource`: topic, group, cluster, transactional_id (also the name of a staged job), delegation_token or user;
-- `pattern`: literal, or prefixed: all resources whose names begin so. The literal name `*` is all of the type, and the
-  only name of the cluster is `kafka-cluster`;
+- `pattern`: literal: the resource of this name; or prefixed: all resources whose names begin with this name. The
+  literal name `*` is all resources of the type, and the only name of the cluster is `kafka-cluster`;
 - `principal`: TYPE:NAME, such as `User:ada` or `Group:ops`; `User:*` is everybody. `host`: an IP address, or `*`;
 - `operation`: all, or one of Kafka's: read, write, create, delete, alter, describe, cluster_action, describe_configs,
   alter_configs, idempotent_write, …;
-- `permission`: allow or deny. One that denies wins.
+- `permission`: allow or deny. An ACL that denies wins.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ AclPattern = Annotated[str, OneOf(frozenset({"any", "match", "literal", "prefixe
 
 
 class CreateAcls(Request, kind=70):
-    """Stores ACLs: all, or none if one can't be. Those that are there already stay. When it is answered they are in
-    force on this broker; other brokers follow within a second. Every request of these three is refused with
-    SECURITY_DISABLED by a broker without an authorizer.
+    """Stores ACLs: all of them, or none if one can't be stored. ACLs that exist already stay. When the answer comes,
+    they are in force on this broker; other brokers follow within a second. A broker without an authorizer refuses each
+    of these three requests with SECURITY_DISABLED.
     """
 
     acls: AclList
@@ -36,7 +36,7 @@ class AclsCreated(Answer, kind=70):
 
 
 class DescribeAcls(Request, kind=71):
-    """Asks for the ACLs that have all the values that are given. With the pattern `match`, those that concern the
+    """Asks for the ACLs that have all the values that are given. The pattern `match` asks for those that concern the
     resource `name` in any way: literally, by a prefix, or as `*`.
     """
 
@@ -54,8 +54,8 @@ class AclsFound(Answer, kind=71):
 
 
 class DeleteAcls(Request, kind=72):
-    """Deletes the ACLs that have all the values that are given, as for DescribeAcls. What is open by their leave
-    ends: with an error for a waiting poll or a watch.
+    """Deletes the ACLs that have all the values that are given, as for DescribeAcls. What was allowed only by them
+    ends: a waiting poll or a watch ends with an error.
     """
 
     resource: str | None = None

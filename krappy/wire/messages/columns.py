@@ -79,7 +79,7 @@ class ReadSnapshot(Request, kind=41):
 class SnapshotRead(Answer, kind=41):
     next: bytes | None  # the `start` of the next request; nil: this was all
     rows: U32  # how many; there may be none although more follow
-    keys: BinaryColumn | None  # nil: not asked for; so with the other columns
+    keys: BinaryColumn | None  # nil: not asked for; the same holds for the other columns
     values: BinaryColumn | None  # null: deleted
     offsets: bytes | None  # of the events that the entries are from
     timestamps: bytes | None  # ms

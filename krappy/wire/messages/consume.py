@@ -23,9 +23,9 @@ from krappy.wire.schema import (
 class ConsumerRegistration(Request, kind=2):
     """Registers a consumer of topics, which must exist. Without `group` it is a reader: it has its own position in each
     partition, and may name `partitions`. With `group` it is a member, which shares the group's events with the other
-    members. The first member creates the group, with its `start` and `order`. `max_deliveries` and `dead_letter` are
-    each topic's in the group: of its members that have registered for the topic, the last one decides. With an
-    authorizer a member needs WRITE on each of its dead-letter topics, and CREATE of those that do not exist.
+    members. The first member creates the group, with its `start` and `order`. For `max_deliveries` and `dead_letter`,
+    the member that has registered for a topic last decides how they are for this topic in the group. With an authorizer
+    a member needs WRITE on each of its dead-letter topics, and CREATE of those that do not exist.
 
     If the dead-letter topic refuses an event, for example because it is too large, the event stays `dead` in the group,
     and the broker tries again each minute.
@@ -38,7 +38,7 @@ class ConsumerRegistration(Request, kind=2):
     start_at: I64 | None = None  # the number that `start` needs
     positions: PositionList | None = None  # readers: exact offsets for some partitions, instead of `start`
     # [[topic, partition, leader epoch], …]: readers: the epoch of the batch that was read last before a position. The
-    # answer is OFFSET_OUT_OF_RANGE if the log was cut below that position since; its `end` is where
+    # answer is OFFSET_OUT_OF_RANGE if the log was cut below that position since; its `end` says where
     epochs: PositionList | None = None
     # readers: the answer is NOT_LEADER_OR_FOLLOWER unless each leader knows that no other one leads by now: then all
     # that was acknowledged before is below the `ends`
@@ -53,8 +53,8 @@ class ConsumerRegistered(Answer, kind=2):
     handle: U32  # names this registration in later messages
     member: str | None  # the name in the group: the first free of `<group>_0` to `<group>_999`; nil for a reader
     positions: PositionList  # for each partition the offset to read next; for a member the group's floor
-    # each partition's last stable offset now: a reader of all that is there now stops here. Members: not of partitions
-    # that another broker leads, while it does not tell of them
+    # each partition's last stable offset now: a reader that wants only what is there now stops here. Members: a
+    # partition that another broker leads is left out while that broker does not tell its offset
     ends: PositionList
     # [[topic, id], …]: the `id` of each topic, as in DescribeTopics
     topic_ids: list[tuple[str, str]] | None = None
@@ -73,7 +73,8 @@ class Poll(Request, kind=4):
     """
 
     handle: U32  # of a consumer
-    # how many events. Members: at most. Readers get whole batches until there are as many; at least one batch
+    # how many events: a member gets so many at most. A reader gets whole batches until there are so many, and at least
+    # one batch
     max_records: I31 = 500
     max_bytes: I31 = 1 << 20  # at least one batch comes, however large
     # how long to wait for events; then an answer without parts comes. More than 600000 counts as 600000

@@ -36,17 +36,18 @@ class Groups(Request, kind=20):
     """Describes one group, or all. Each is a map: `group`, `kind`, `order`, `topics`, `members` (maps of `name`,
     `client`, `leased`, `leases`) and `partitions` (maps of `topic`, `partition`, `floor`, `end`, `lag`, `leased`,
     `redelivering`, `dead`). `leases` are a member's first hundred runs of offsets: [[topic, partition, first, last,
-    when the lease ends in ms], …]. To one who may not describe all topics of the group, `leased` of a member counts
-    the events of these `leases` alone. A newer broker may add names; ignore those that you do not know. `kind` is
+    when the lease ends in ms], …]. If the client may not describe all topics of the group, a member's `leased` counts
+    only the events of these `leases`. A newer broker may add names; ignore those that you do not know. `kind` is
     `shared` or `positions` for native groups, `classic`, `consumer` or `share` for groups of Kafka clients, which
-    can be described, reset and deleted, but not joined. `end` and `lag` are -1 of a partition that the broker does
+    can be described, reset and deleted, but not joined. `end` and `lag` are -1 for a partition that the broker does
     not have: ask its leader.
 
-    A list of all has those that the asked broker coordinates: in a cluster, ask each broker. It is refused with
-    COORDINATOR_NOT_AVAILABLE, or COORDINATOR_LOAD_IN_PROGRESS, while some groups would be left out, since a new
-    coordinator loads them, or nobody coordinates them: ask again. Answers of all brokers with the same `epoch` have
-    every group once; if they differ, ask all again. A broker says UNKNOWN_GROUP also of a group of Kafka clients that
-    another one coordinates: lists with `only` of all brokers tell which one that is, or that there is none.
+    A list of all groups has only those that the asked broker coordinates: in a cluster, ask each broker. The list is
+    refused with COORDINATOR_NOT_AVAILABLE or COORDINATOR_LOAD_IN_PROGRESS while it would leave out some groups, because
+    a new coordinator loads them, or nobody coordinates them: ask again. If the answers of all brokers have the same
+    `epoch`, they have every group once; if not, ask all again. A broker answers UNKNOWN_GROUP also for a group of Kafka
+    clients that another broker coordinates. To find that broker, or to know that there is no such group, ask all
+    brokers for a list with `only`.
     """
 
     group: str | None = None  # nil: all groups, without their members
@@ -55,7 +56,7 @@ class Groups(Request, kind=20):
 
 class GroupsFound(Answer, kind=20):
     groups: list[dict[str, Any]]
-    epoch: I64 | None = None  # rises whenever another broker coordinates some groups; nil: one group was asked for
+    epoch: I64 | None = None  # rises whenever some groups get another coordinator; nil: one group was asked for
 
 
 class DeleteGroup(Request, kind=21):

@@ -7,24 +7,25 @@ disk.
 `(murmur2(key) & 0x7fffffff) % partitions`, as by Kafka's default partitioner, so that lookups find it; events without a
 key go to the partitions in turn. `Message` does this by itself. `murmur2` is the 32-bit MurmurHash2 with the seed
 0x9747b28c, which reads the key four bytes at a time, little-endian: `murmur2("foobar")` is 0xd0e47bbe,
-`murmur2("abc")` is 0x1c94221b, and that of no bytes 0x106e08d9. The broker does not hash a key of more than 1 MiB,
-which would hold up others: where a request needs its partition, and does not name it, it is refused (INVALID_REQUEST).
-Long keys of a batch, of 1 KiB and more, that have more than 1 MiB together count as strays (see below).
+`murmur2("abc")` is 0x1c94221b, and that of no bytes is 0x106e08d9. The broker does not hash a key of more than 1 MiB,
+which would hold up others: a request that needs such a key's partition, and does not name it, is refused
+(INVALID_REQUEST). If the keys of a batch that have 1 KiB or more have more than 1 MiB together, they count as strays
+(see below).
 
 **Conditions.** `expect` makes a publish conditional on its key. An offset means that the key's latest event must be at
 that offset; -1 means that the key must have no value (never written, or deleted). If the condition does not hold, the
 answer is OFFSET_MISMATCH with `current` in its details (an offset, or nil for absent), and nothing is stored. For a
 batch the details also have the record's `index` and, if more conditions do not hold, `others`: up to 99 of [index,
-text, current]. A client may send the rest of the batch again. When a topic has strays (see below), a condition does not
-hold either if another partition has a newer event of the key, or one with a later timestamp than the event to publish,
-even a tombstone: the table would ignore the published event. The error's text names that partition.
+text, current]. A client may send the rest of the batch again. When a topic has strays (see below), a condition also
+fails if another partition has a newer event of the key, or one with a later timestamp than the event to publish, even a
+tombstone: the table would ignore the published event. The error's text names that partition.
 
 **Exactly once.** A record batch with a producer id carries an epoch and the sequence number of its first record.
 Sequences count the records of that producer in that partition from 0, and wrap after 2^31 - 1. The broker refuses a gap
-with OUT_OF_ORDER_SEQUENCE_NUMBER. If a batch is one of the last five that it has stored, it answers with the original
-offset. It takes only batches under ids that it has given. So a client leaves at most five batches of a partition
-unanswered; after a lost connection it registers again with the same id, and sends every unanswered batch again, the
-same bytes in the same order. This works across a restart of the broker, too.
+with OUT_OF_ORDER_SEQUENCE_NUMBER. If a batch is one of the last five that the broker has stored, the answer has the
+original offset. The broker takes only batches under ids that it has given. So a client leaves at most five batches of a
+partition unanswered; after a lost connection it registers again with the same id, and sends every unanswered batch
+again, the same bytes in the same order. This works across a restart of the broker, too.
 """
 
 from __future__ import annotations

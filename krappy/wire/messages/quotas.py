@@ -10,10 +10,10 @@ counts, as in Kafka. What can be limited:
   THROTTLING_QUOTA_EXCEEDED, whose `seconds` says when to try again;
 - `connection_creation_rate`: connections a second, of an `ip` alone.
 
-Who is over another quota than these two is answered, and then nothing more is read from its connection for a while, up
-to 10 seconds at once. What it waits for (polls, watches) comes later as well, and a
-request that reads waits for what its user has read by other connections; after 10 seconds it is refused with
-THROTTLING_QUOTA_EXCEEDED. A Pong tells how long that was.
+A client that is over one of the other quotas is answered; then nothing more is read from its connection for a while, up
+to 10 seconds at once. What it waits for (polls, watches) comes later as well. A request that reads also waits if its
+user has read too much by other connections; after 10 seconds it is refused with THROTTLING_QUOTA_EXCEEDED. A Pong tells
+for how long nothing was read.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class DescribeQuotas(Request, kind=73):
 
 
 class QuotasFound(Answer, kind=73):
-    """A quota is a map of `user`, `client_id`, `ip` and `rates`, which has the numbers by what they limit."""
+    """A quota is a map of `user`, `client_id`, `ip` and `rates`. These are a map from what is limited to the number."""
 
     quotas: list[dict[str, Any]]
 
 
 class AlterQuotas(Request, kind=74):
-    """Sets or removes quotas of one entity. When it is answered they are stored, and in force on this broker; other
+    """Sets or removes quotas of one entity. When the answer comes, they are stored, and in force on this broker; other
     brokers follow within a second.
     """
 
-    rates: dict[str, float | None]  # by what they limit, such as producer_byte_rate; nil: it is removed
+    rates: dict[str, float | None]  # by what is limited, such as producer_byte_rate; nil removes the quota
     user: str | None = None
     client_id: str | None = None
     ip: str | None = None

@@ -12,8 +12,8 @@ class Ping(Request, kind=22):
     while. Before the client has logged in, the answer tells only how it may do that.
     """
 
-    # the client is a broker of the cluster that asks for its own clients: no quota counts what it does from then on, on
-    # this connection, if it may do CLUSTER_ACTION
+    # whether the client is a broker of the cluster, which asks for its own clients. If it may do CLUSTER_ACTION, no
+    # quota counts what it does on this connection from then on
     broker: bool = False
 
 
@@ -31,8 +31,8 @@ class Pong(Answer, kind=22):
 
 class Authenticate(Request, kind=64):
     """Logs in, by a mechanism of SASL: SCRAM-SHA-512, SCRAM-SHA-256 (RFC 5802), PLAIN (RFC 4616) or OAUTHBEARER (RFC
-    7628). The first message of a client has the mechanism, each further one what the client says to the broker's last
-    `data`, until the answer is `done`. Where clients log in, nothing else but Ping is answered before; other requests,
+    7628). The first message of a client begins the mechanism; each further one has what the client says to the broker's
+    last `data`, until the answer is `done`. Where clients log in, only Ping is answered before that. Other requests,
     and a wrong password or token, end the connection with the error SASL_AUTHENTICATION_FAILED.
     """
 
@@ -51,8 +51,8 @@ class Authenticated(Answer, kind=64):
 
 
 class AlterUser(Request, kind=65):
-    """Sets or removes credentials of a user. A password is never sent: the client makes the credential of it (RFC 5802,
-    section 3), with a random salt and at least 4,096 iterations.
+    """Sets or removes credentials of a user. A password is never sent: the client makes the credential from it (RFC
+    5802, section 3), with a random salt and at least 4,096 iterations.
     """
 
     user: str
@@ -73,7 +73,7 @@ class Users(Request, kind=66):
 
 
 class UsersFound(Answer, kind=66):
-    """A user is a map of `user` and `credentials`, which has the iterations by the mechanism."""
+    """A user is a map of `user` and `credentials`. These are a map from the mechanism to its number of iterations."""
 
     users: list[dict[str, Any]]
 
@@ -92,10 +92,10 @@ class MetadataFound(Answer, kind=61):
     and `kafka`, which is a map by the listener's name.
 
     A topic is a map of `name`, `id` (nil: there is no such topic; with `denied`: it may not be described), `scattered`
-    (whether it may have strays, as far as the asked broker knows), `unsure` (of a cluster: whether that may change
-    soon, as the broker looks for strays, and the topic is not marked as one that has some), and `partitions`. These are
-    maps, from partition 0 on: `leader` (a broker's id; -1: nobody now), `leader_epoch`, which rises with every
-    election, and the ids `replicas` and `isr`: the replicas that have all acknowledged events.
+    (whether it may have strays, as far as the asked broker knows), `unsure` (in a cluster: whether that may change
+    soon, because the broker still looks for strays, and the topic is not marked as one that has some), and
+    `partitions`. These are maps, from partition 0 on: `leader` (a broker's id; -1: nobody now), `leader_epoch`, which
+    rises with every election, and the ids `replicas` and `isr`: the replicas that have all acknowledged events.
     """
 
     cluster: str  # its id
@@ -132,21 +132,21 @@ class BeginBackup(Request, kind=75):
 
 
 class BackupBegun(Answer, kind=75):
-    handle: U32 | None  # for NoteEnds and HoldBackup; nil: the broker is alone. HoldBackup has all of it
+    handle: U32 | None  # for NoteEnds and HoldBackup; nil: the broker is alone, and HoldBackup is enough
     broker: U32  # its id
     # [[id, epoch], …]: those that are registered, as this one knows; the epoch rises each time that one registers
     brokers: list[tuple[U32, Offset]]
 
 
 class NoteEnds(Request, kind=76):
-    """Asks how far partitions are committed that the broker leads, for a backup that was begun."""
+    """Asks how far the partitions that the broker leads are committed, for a backup that was begun."""
 
     handle: U32  # of BeginBackup
     topics: Names | None = None  # nil: all
 
 
 class EndsNoted(Answer, kind=76):
-    """Partitions are left out of which the broker can't tell that now."""
+    """Partitions for which the broker can't tell that now are left out."""
 
     # [[topic, partition, leader epoch, offset], …]: all events before the offset are committed
     ends: list[tuple[str, U32, U32, Offset]]
@@ -154,9 +154,9 @@ class EndsNoted(Answer, kind=76):
 
 
 class HoldBackup(Request, kind=60):
-    """Links the broker's files, as of now, into a folder on the broker's machine, from which a program there copies
-    them (`krappy backup`), or to be read with ReadBackup. The folder stays until Unregister of the handle, or the end
-    of the connection, which comes, too, once nothing has come for 90 seconds (Ping helps). `manifest.json` in that
+    """Links the broker's files, as of now, into a folder on the broker's machine. There a program copies them (`krappy
+    backup`), or ReadBackup reads them. The folder stays until Unregister of the handle, or the end of the connection.
+    The connection ends, too, once nothing has come on it for 90 seconds (a Ping is enough). `manifest.json` in that
     folder lists as `files` the name of each file and how many of its bytes belong to the backup: a file that is still
     being written may have more.
     """

@@ -19,10 +19,11 @@ and partitions, all or none, and once.
 - The first commit decides. A committed job is never published again: CommitStaged then answers what was published,
   whatever tokens it names; Stage and AbortStaged are refused with STAGING_COMMITTED. So it does no harm to run a job
   again when nobody knows how it ended.
-- The broker remembers a committed job for a week (`staging_outcome_ms`), and one that is alone the last million jobs at
-  most. After that a job of this name is new, and is published again. So it is when all topics that it was published to
-  are deleted: a new topic of the same name has nothing of the job. If only some are deleted, Stage for one of these is
-  refused with UNKNOWN_TOPIC; once one is created again, Stage for any of the job's topics is.
+- The broker remembers a committed job for a week (`staging_outcome_ms`); a broker that is alone remembers the last
+  million jobs at most. After that a job of this name is new, and is published again. The same holds when all topics
+  that it was published to are deleted: a new topic of the same name has nothing of the job. If only some are deleted,
+  Stage for one of these is refused with UNKNOWN_TOPIC; once one of these is created again, Stage for any of the job's
+  topics is refused so.
 - AbortStaged drops what a job has staged. Later requests of the job are refused with STAGING_FENCED. It may come before
   any other request of the job.
 - A job that sends no request for its `ttl_ms` (the longest that its attempts gave) is dropped with its tokens:
@@ -84,8 +85,8 @@ class CommitStaged(Request, kind=52):
     """Publishes a job. The answer comes when all is published, or after `max_wait` with `done` false: then ask again,
     with the same tokens or none. The request changes nothing if it is refused: with UNKNOWN_STAGING for a token that
     the job does not have, UNKNOWN_TOPIC when a topic was deleted, INVALID_REQUEST for two tokens of one task and topic,
-    or for an attempt that is not sealed. A commit without tokens, of a job that is not committed, publishes nothing and
-    decides.
+    or for an attempt that is not sealed. A commit without tokens, of a job that is not committed, publishes nothing,
+    and is the commit that decides.
     """
 
     job: str
@@ -103,7 +104,7 @@ class StagedCommitted(Answer, kind=52):
 
 
 class AbortStaged(Request, kind=53):
-    """Drops what a job has staged and fences it. With `stage` it drops that attempt alone."""
+    """Drops what a job has staged, and fences the job. With `stage` it only drops that attempt."""
 
     job: str
     stage: str | None = None  # only this attempt

@@ -49,9 +49,9 @@ class Get(Request, kind=12):
     topic: str
     key: bytes
     partition: U32 | None = None  # nil: by the key's murmur2, or all while the topic has strays
-    # waits until the table includes this offset of the key's own partition (-1: takes the table as it is), instead of
-    # everything committed (while the topic has strays: and everything committed). Then any replica in sync answers;
-    # else only the leader
+    # waits until the table includes this offset of the key's own partition, instead of everything committed (-1: takes
+    # the table as it is). While the topic has strays, it waits for everything committed as well. With `min_offset` any
+    # replica in sync answers; without it only the leader
     min_offset: Least | None = None
     among: U32 | None = None  # how many partitions the topic has, as far as the client knows; nil: it does not tell
 
@@ -68,8 +68,8 @@ class MultiGet(Request, kind=13):
     keys: list[bytes]
     partition: U32 | None = None  # nil: each by its murmur2, or all while the topic has strays
     # waits until the table includes these offsets, instead of everything committed; takes other partitions as they are.
-    # Then any broker answers that has replicas in sync of the keys' partitions; else only who leads them. Nothing else
-    # than nil while the topic has strays
+    # Then any broker that has replicas in sync of the keys' partitions answers; else only their leader. Must be nil
+    # while the topic has strays
     min_offsets: OffsetList | None = None
     among: U32 | None = None  # as for Get
 

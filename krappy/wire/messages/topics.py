@@ -23,7 +23,7 @@ class CreateTopic(Request, kind=16):
 
 class TopicCreated(Answer, kind=16):
     created: bool  # whether it was created now
-    partitions: int  # how many it has; 0: it was there, and may not be described
+    partitions: int  # how many it has; 0: it existed already, and the client may not describe it
 
 
 class AlterTopic(Request, kind=17):

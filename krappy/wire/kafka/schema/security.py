@@ -5,7 +5,7 @@ from krappy.wire.kafka.notation import Shape, Versions
 
 TABLE: dict[ApiKey, Shape] = {
     ApiKey.SASL_HANDSHAKE: Shape(
-        Versions(0, 1),  # behind version 0 come the mechanism's messages without a head (KIP-43)
+        Versions(0, 1),  # after version 0 the mechanism's messages come without a head (KIP-43)
         request="""
         mechanism  string
         """,

@@ -1,8 +1,9 @@
 """What brokers ask of the broker that keeps the states of a share group (KIP-932).
 
-The fields with tags from 10000 on, with which Krappy's brokers tell each other more, are not Kafka's: errors of the
-whole request; `version`, of a state, and `lineage`, the leader epochs of the records before its end: the offset from
-which on they are known, then each epoch and its first offset; `whole`: all of the group is meant.
+The fields with tags from 10000 on are not Kafka's; by them Krappy's brokers tell each other more. The tagged
+`error_code` and `error_message` are of the whole request. `version` is that of a state. `lineage` has the leader epochs
+of the records before the state's end: the offset from which on they are known, then each epoch and its first offset.
+`whole`: all of the group is meant.
 """
 
 from krappy.wire.kafka.apis import ApiKey

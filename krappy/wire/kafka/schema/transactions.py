@@ -1,7 +1,7 @@
 """Producer ids and transactions.
 
-`transaction_number`, with which Krappy's brokers tell each other which of an id's transactions is meant, is not
-Kafka's. Its tag is far above those that Kafka gives.
+The field `transaction_number` is not Kafka's: by it Krappy's brokers tell each other which of an id's transactions is
+meant. Its tag is far above those that Kafka gives.
 """
 
 from krappy.wire.kafka.apis import ApiKey
