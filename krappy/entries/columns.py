@@ -31,7 +31,7 @@ class EntryColumns(NamedTuple):
 
 
 def columns(entries: Sequence[bytes], wanted: Collection[str]) -> EntryColumns:
-    """The wanted ones of the columns "value", "offset", "timestamp" and "headers" of packed entries."""
+    """The columns of packed entries. `wanted`: some of "value", "offset", "timestamp" and "headers"."""
     heads = b"".join([entry[_FIRST:END] for entry in entries])
     values, headers = _values(entries, heads, wanted) if "value" in wanted or "headers" in wanted else (None, None)
     return EntryColumns(

@@ -56,7 +56,7 @@ _PACK = _Packers()
 
 @lru_cache(maxsize=256)
 def _packer_of(length: int) -> tuple[Callable[..., bytes], bytes]:
-    """The function that packs entries with values of one length, and what stands before these."""
+    """(the function that packs entries with values of one length, the header that such a value has)."""
     header = bin_header(length)
     return Struct(f">HQBq{len(header)}s{length}sB").pack, header
 
@@ -84,7 +84,7 @@ def key_of_bin(packed: bytes) -> bytes:
 
 
 def pack_entry(offset: int, timestamp: int, value: bytes | None, headers: Headers | None = None) -> bytes:
-    """One entry. No headers may be None or empty; a value of None is a tombstone."""
+    """One entry. `headers` None or empty: there are none. `value` None: a tombstone."""
     head = _HEAD(_START, offset, _INT64, timestamp)
     tail: bytes = _pack_headers(headers) if headers else b"\xc0"
     if value is None:

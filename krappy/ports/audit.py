@@ -17,7 +17,7 @@ class Asker(Protocol):
 
 
 class AskedFor(NamedTuple):
-    """A request: whose session it came on, its name in its protocol (of Kafka's: the API's), and the client id."""
+    """A request: the session that it came on, its name in its protocol (in Kafka's: the API's), and the client id."""
 
     asker: Asker
     api: str
@@ -32,8 +32,8 @@ Position = tuple[str, int, int]  # topic, partition, offset
 
 
 class Change:
-    """What is being changed. `before`, `after`: what is told of a name in place of looks at it; `made`: False: nothing
-    was."""
+    """What is being changed. `before`, `after`: by name, what is told in place of what `look` gives. `made` False:
+    nothing was changed."""
 
     def __init__(self) -> None:
         self.before: dict[str, Any] = {}
@@ -42,8 +42,8 @@ class Change:
 
 
 class AuditPort(Protocol):
-    """`on`: something is written. `allowing`: also what was allowed. `failing`: what waits can't be
-    written now. `lost`: how many lines never will be."""
+    """`on`: something is written. `allowing`: what was allowed is written, too. `failing`: the lines that wait can't be
+    written now. `lost`: how many lines will never be written."""
 
     on: bool
     allowing: bool
@@ -65,15 +65,16 @@ class AuditPort(Protocol):
     def change(
         self, kind: str, names: Sequence[str], look: Callable[[str], Any] = ..., *, elsewhere: bool = False
     ) -> AbstractContextManager[Change]:
-        """Around a change of what has these names, which is told when it was made, or may have been: the two are one
-        step, which no cancellation ends. `look`: gives what there is now of a name. `elsewhere`: other brokers make it,
-        who are only told that this one asks; what is afterwards as it was before is left out."""
+        """Around a change of what has these names. The change is told when it was made, or may have been: to make and
+        to tell it is one step, which no cancellation ends. `look`: gives what there is now of a name. `elsewhere`:
+        other brokers make the change, and only know that this one asks for it. What is afterwards as it was before is
+        left out then."""
 
     def moved(self, group: str, before: Iterable[Position], after: Iterable[Position], *, often: bool = False) -> None:
-        """Somebody has moved a group's positions: those that it had, and those that it has; no `after`: they were
-        deleted. `often`: those who read by themselves do this all the time, so it is told once a minute."""
+        """Somebody has moved a group's positions. `before`: those that it had; `after`: those that it has, none if they
+        were deleted. `often`: consumers without a membership do this all the time, so it is told once a minute."""
 
     def ended(self, principal: Principal, reason: str, grant: Grant | None = None) -> None:
-        """A session of somebody's has ended, before he ended it; `grant`: what was open and is not allowed any more."""
+        """A session has ended before its principal ended it. `grant`: what was open and is not allowed any more."""
 
     def throttled(self, quota: str, user: str, client_id: str, host: str, seconds: float) -> None: ...

@@ -25,7 +25,7 @@ from krappy.waiting import Signal
 if TYPE_CHECKING:
     from krappy.ports.access import AccessPort
 
-Own = Any  # a PartitionPort that this broker gave: it takes no other's, which mypy can't say
+Own = Any  # a PartitionPort of this broker, which takes no other one: mypy can't say that
 
 
 Args = TypeVarTuple("Args")
@@ -162,15 +162,16 @@ class BrokerPort(Protocol):
         told: Callable[[Moving], None] | None = None,
     ) -> bool: ...
     async def wait_for_views(self, partitions: Sequence[Own], least: Mapping[int, int] | None = None) -> FoldedPort:
-        """Returns once each view includes what was committed when this was called, or its one of `least` (offsets by
-        partition; those that are not there are taken as they are). Raises RequestTimeout, and why a view never will."""
+        """Returns once each view includes what was committed when this was called. With `least` (offsets by partition),
+        once each view includes its partition's offset; the views of other partitions are taken as they are. Raises
+        RequestTimeout, and the error that keeps a view from ever getting so far."""
 
     def scan(
         self, partitions: list[Own], prefix: Bound, start: Bound, end: Bound, *, tombstones: bool, whole: bool = False
     ) -> ScanPort:
         """A snapshot of these partitions' tables; the caller has waited for the views. Which keys: a prefix, or from
-        `start` (inclusive) to `end` (exclusive). `whole`: they are read as a part of their topic, or all of it, not
-        each for itself: a key has one row, also while the topic has strays."""
+        `start` (inclusive) to `end` (exclusive). `whole`: the partitions are read as their topic's table or a part of
+        it, not each for itself: a key has one row, also while the topic has strays."""
 
     def open_snapshot(
         self,

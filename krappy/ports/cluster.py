@@ -19,8 +19,8 @@ from krappy.waiting import Signal
 
 class HomePort(Protocol):
     """What a broker's registration tells. `directory`: the id of its data folder, whose lock this process holds.
-    `boot`: of the machine, if the folder loses events with the machine's memory; else "". `endpoints`: host and port by
-    the listener's name. `moved`: fired when `away` has changed."""
+    `boot`: the id of the machine's boot, if the folder loses events with the machine's memory; else "". `endpoints`:
+    host and port by the listener's name. `moved`: fired when `away` has changed."""
 
     directory: str
     boot: str
@@ -40,11 +40,11 @@ class HomePort(Protocol):
         """What this folder may have lost of a partition that others count on."""
 
     def seen_epoch(self, topic: TopicImage, index: int) -> int:
-        """The last leader epoch of a partition that this broker has seen, or has events of; -1: none. Events of one
-        that can't be are damaged."""
+        """The last leader epoch of a partition that this broker has seen, or has events of; -1: none. Events of an
+        impossible epoch are damaged."""
 
     def told(self) -> None:
-        """Nobody counts on this folder any more for what it has lost, and the broker is registered."""
+        """To be called when the broker is registered, and nobody counts on this folder for what it has lost."""
 
 
 class MembershipPort(Store, Protocol):
@@ -59,13 +59,13 @@ class MembershipPort(Store, Protocol):
         """Whether the image has everything that this broker was told of."""
 
     def may_read(self) -> bool:
-        """Whether it holds the read lease now: nobody has taken its place as a leader."""
+        """Whether it holds the read lease now. Then nobody has taken its place as a leader."""
 
     async def run(self, started: Callable[[], None]) -> None:
         """Until cancelled. Calls `started` when it has the first whole image."""
 
     def join(self, home: HomePort) -> None:
-        """From now on the broker registers whenever it is not."""
+        """From now on the broker registers whenever it is not registered."""
 
     async def close(self) -> None:
         """Ends the session, so that others see at once that this broker is gone."""
@@ -77,7 +77,8 @@ class TransactionPeersPort(Protocol):
     async def write_markers(
         self, broker: int, end: TransactionEnd, partitions: Sequence[TopicPartition]
     ) -> list[KrappyError | None]:
-        """WriteTxnMarkers: what came of it in each partition, which that broker leads. None: it has ended there."""
+        """WriteTxnMarkers, to the leader of these partitions: for each the error, or None: the transaction has ended
+        there."""
 
     async def verify(
         self, broker: int, name: str, producer_id: int, epoch: int, at: TopicPartition, *, adds: bool
@@ -103,13 +104,14 @@ Place = tuple[TopicPartition, bytes]  # a partition, and its topic's id
 
 
 class LogPeersPort(TransactionPeersPort, SharePeersPort, Protocol):
-    """And for what they keep of share groups; and appends to logs that they lead, and reads them."""
+    """Asks other brokers also for what they keep of share groups, appends to logs that they lead, and reads these."""
 
     async def fetch(
         self, broker: int, wanted: Mapping[Place, tuple[int, int]], max_bytes: int, wait_s: float
     ) -> Mapping[Place, PeerRead | KrappyError]:
-        """Fetch: what each of these partitions has from an offset on, at most `max_bytes` each, or a batch. Waits
-        `wait_s` until one has something. `wanted`: (offset, leader epoch): NotLeader if it leads in another one."""
+        """Fetch: what each of these partitions has from an offset on, at most `max_bytes` each, or one larger batch.
+        Waits up to `wait_s` seconds until one has something. `wanted`: (offset, leader epoch). For a partition that the
+        broker leads in another epoch, NotLeader is given."""
 
     async def offsets_at(
         self, broker: int, partitions: Iterable[TopicPartition], timestamp: int
@@ -118,8 +120,8 @@ class LogPeersPort(TransactionPeersPort, SharePeersPort, Protocol):
         for the time -1 the last stable offset."""
 
     async def end_of_epoch(self, broker: int, at: TopicPartition, current: int, epoch: int) -> tuple[int, int] | None:
-        """OffsetForLeaderEpoch, of who leads in epoch `current`: (the highest leader epoch up to `epoch` that it has,
-        the offset behind its events); None: it does not know. Raises NotLeader, BrokerError."""
+        """OffsetForLeaderEpoch, to the leader in epoch `current`: (the highest leader epoch up to `epoch` that its log
+        has, the offset behind the events of that epoch); None: it does not know. Raises NotLeader, BrokerError."""
 
     async def append(self, broker: int, at: TopicPartition, topic_id: bytes, batch: bytes) -> None:
         """Produce, with acks=all: returns once the batch is committed. Raises as above, and BrokerError."""
@@ -140,7 +142,7 @@ class FetcherPort(Protocol):
         """From now on these are followed, and no others."""
 
     def changed(self) -> None:
-        """A partition has another leader or epoch, or the image or the broker's epoch is another one."""
+        """To be called when a partition has another leader or epoch, or the image or the broker's epoch has changed."""
 
     async def run(self) -> None:
         """Until cancelled."""

@@ -44,14 +44,14 @@ class WatchElsewhere(Protocol):
         """By partition, the offset after the last event; None while the snapshot is incomplete."""
 
     async def more(self) -> list[Any]:
-        """The next entries; an item without a key is the end of the snapshot. Empty: only `offsets` have moved, since
-        what comes are no entries of the range."""
+        """The next entries; an item without a key is the end of the snapshot. Empty: only `offsets` have moved, because
+        no event that came is of the range."""
 
     def close(self) -> None: ...
 
 
 class GatewayGroupsPort(Protocol):
-    """The groups of the whole cluster. All of it raises what the coordinator raises, ConnectionLost and
+    """The groups of the whole cluster. Each method raises what the coordinator raises, ConnectionLost and
     RequestTimeout."""
 
     async def all(self) -> list[GroupFacts]:
@@ -72,7 +72,7 @@ class GatewayGroupsPort(Protocol):
 
 
 class GatewayPort(Protocol):
-    """All of it raises what the leader raises, NotLeader if nobody leads, ConnectionLost and RequestTimeout."""
+    """Each method raises what the leader raises, NotLeader if nobody leads, ConnectionLost and RequestTimeout."""
 
     @property
     def groups(self) -> GatewayGroupsPort: ...

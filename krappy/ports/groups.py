@@ -18,16 +18,17 @@ from krappy.ports.settings import SettingsPort
 from krappy.ports.shares import PartitionId
 from krappy.waiting import Later
 
-Own = Any  # an object that the broker gave: it takes no other's, which mypy can't say
+Own = Any  # an object that the broker gave: it takes no other one; mypy can't say that
 Range = tuple[str, int, int, int]  # topic, partition, first offset, last offset
-EpochRange = tuple[str, int, int, int, int]  # and the leader epoch of these events; -1: it is not known
+EpochRange = tuple[str, int, int, int, int]  # as Range, and the leader epoch of these events; -1: it is not known
 Ranges = Sequence[Range | EpochRange]
-MOST_LEASES = 100  # of a member that are told
+MOST_LEASES = 100  # leases of a member that are told, at most
 
 
 class GroupPolled(NamedTuple):
     """As the protocol's Polled. `parts`: (topic, partition, first offset, high watermark, batches), each partition
-    once; `leases`: (topic, partition, first, last, deliveries); `waited`: ms from the poll's begin until then."""
+    once. `leases`: (topic, partition, first, last, deliveries). `waited`: ms from the poll's beginning until the events
+    were leased."""
 
     parts: list[tuple[str, int, int, int, Any]]  # the batches are bytes-like
     leases: list[tuple[str, int, int, int, int]]
@@ -37,7 +38,7 @@ class GroupPolled(NamedTuple):
 class PositionFacts(TypedDict):
     """A group in a partition. `floor`: every event before it is settled. `lag` and the others are numbers of events:
     `leased` are with a member, `redelivering` wait for another one, `dead` went to the dead-letter topic. `end` and
-    `lag` are -1 of a partition that this broker does not have."""
+    `lag` are -1 for a partition that this broker does not have."""
 
     topic: str
     partition: int
@@ -77,7 +78,7 @@ class MemberPort(Protocol):
     closed: bool
 
     def pay(self, payer: Payer) -> None:
-        """What is made for the group from now on (dead-letter topics) counts in this one's quotas."""
+        """What is made for the group from now on (dead-letter topics) counts in this payer's quotas."""
 
     def check(self) -> None: ...
     def poll_now(self, max_records: int, max_bytes: int) -> GroupPolled | None: ...
@@ -171,7 +172,7 @@ class DescribedGroup(NamedTuple):
 
 
 class KafkaGroupPort(Protocol):
-    """One of Kafka's groups, as far as its positions go. `pending`: of open transactions, by producer id."""
+    """The positions of one of Kafka's groups. `pending`: those of open transactions, by producer id."""
 
     @property
     def offsets(self) -> Mapping[At, Offset]: ...
@@ -181,7 +182,7 @@ class KafkaGroupPort(Protocol):
 
 
 class KafkaOffsetsPort(Protocol):
-    """Refused is raised, StorageError too where something is written."""
+    """Each method raises Refused, and StorageError, too, if it writes something."""
 
     def commit_as(
         self,
@@ -210,8 +211,8 @@ class KafkaGroupsAdminPort(Protocol):
 
 
 class SharePosition(NamedTuple):
-    """Where a share group is in a partition: every record before `start` is settled; `lag` are not (-1: not known).
-    `leader_epoch`: of the leader that has read it last."""
+    """Where a share group is in a partition. `start`: every record before it is settled. `lag`: how many records are
+    not settled; -1: not known. `leader_epoch`: of the leader that has read the state last."""
 
     start: int
     leader_epoch: int
@@ -219,7 +220,7 @@ class SharePosition(NamedTuple):
 
 
 class ShareGroupsPort(Protocol):
-    """Kafka's share groups. Refused is raised, StorageError too where something is written."""
+    """Kafka's share groups. Each method raises Refused, and StorageError, too, if it writes something."""
 
     def beat(self, name: str, beat: Beat) -> Later[Beaten | KrappyError]: ...
     async def describe(self, name: str) -> tuple[ShareGroup, dict[bytes, str]]: ...
@@ -263,7 +264,7 @@ class SharePartitionsPort(Protocol):
 
 
 class GroupSettingsPort(SettingsPort, Protocol):
-    """Of groups."""
+    """The settings of groups."""
 
     def names(self) -> list[str]: ...
     def heartbeat_ms(self, group: str, kind: str = ..., /) -> int: ...

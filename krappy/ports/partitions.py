@@ -27,8 +27,8 @@ class TransactionalSender(NamedTuple):
 
 class TransactionEnd(NamedTuple):
     """The end of a producer's transaction, as its coordinator tells it. `epoch`: the producer epoch of the marker;
-    `bumped`: the transaction's events have a lower one. `number`: of the transactional id's transactions; -1: not
-    known."""
+    `bumped`: the transaction's events have a lower epoch. `number`: which of the transactional id's transactions it is;
+    -1: not known."""
 
     producer_id: int
     epoch: int
@@ -140,8 +140,8 @@ class PartitionPort(SourcePort, LeaderPort, Protocol):
 
     @property
     def elsewhere(self) -> KrappyError | None:
-        """Why one who was given it as the leader's must ask elsewhere: it is gone, or this broker does not lead it any
-        more."""
+        """Why a caller that was given this partition as its leader's must ask elsewhere: the partition is gone, or this
+        broker does not lead it any more."""
 
     @property
     def size(self) -> int: ...
@@ -207,8 +207,8 @@ class TopicPort(SourceTopicPort, Protocol):
         """A partition of which this broker has a replica. Raises NotLeader, UnknownPartition."""
 
     def replica(self, index: int) -> PartitionPort:
-        """A partition of which this broker has a replica in sync, by all that it was told, with a read lease. Raises
-        NotLeader, UnknownPartition."""
+        """A partition of which this broker, as far as it was told, has a replica in sync, while it holds a read lease.
+        Raises NotLeader, UnknownPartition."""
 
     def led(self, index: int) -> PartitionPort:
         """A partition that this broker leads. Raises NotLeader, UnknownPartition."""

@@ -31,18 +31,19 @@ class UsePort(Protocol):
         """Notes that so much was used. Returns for how many seconds the client is to be silent."""
 
     def place(self, key: QuotaKey, payer: Payer, amount: float, most: float) -> QuotaPlace | None:
-        """As `spend`, for what has to wait while others are over the quota. None: for more than `most` seconds; then
-        nothing was noted."""
+        """Like `spend`, for something that has to wait while others are over the quota. None: it would have to wait
+        more than `most` seconds; then nothing was noted."""
 
     async def stand(self, key: QuotaKey, payer: Payer, amount: float, most: float = math.inf) -> bool:
-        """As `place`, and waits for it: behind what others use by now, but before what they ask for later, who may ask
-        all the time. No longer than this quota is in force. False: there is no place."""
+        """Like `place`, and waits for its turn: behind what others have used by now, but before what they ask for
+        later, for they may ask all the time. It waits no longer than this quota is in force. False: there is no place.
+        """
 
     def turn(self, key: QuotaKey, payer: Payer) -> float:
         """How much the client may do by several things that have one place together; 0: nobody is in line."""
 
     def account(self, key: QuotaKey, payer: Payer) -> object:
-        """Where it is counted what the client uses; another one once its quota has changed."""
+        """The object on which the client's use is counted; another one once its quota has changed."""
 
     def wait(self, key: QuotaKey, payer: Payer) -> float:
         """For how many seconds the client is over this quota."""
@@ -54,12 +55,12 @@ class UsePort(Protocol):
         """How much the client may use in a second; infinite: there is no limit."""
 
     async def within(self, key: QuotaKey, payer: Payer, seconds: float = math.inf) -> bool:
-        """Waits until the client is within this quota. False: it was not in so many seconds."""
+        """Waits until the client is within this quota. False: it is not yet after `seconds`."""
 
     async def in_line(self, key: QuotaKey, payer: Payer, amount: float, stands: Callable[[], bool]) -> None:
-        """Counts what is about to be used, and waits until it may be, for one that always has more: however many these
-        are, and however much each uses at once, together they keep to the quota, and leave some of it to others. It
-        waits no more soon after `stands` is false."""
+        """Counts what is about to be used, and waits until it may be used. It is for users that always have more:
+        however many these are, and however much each uses at once, together they keep to the quota, and leave some of
+        it to others. The wait ends soon after `stands()` is false."""
 
     def lend(self, key: QuotaKey, payer: Payer, most: float) -> float:
         """Counts ahead what the client is about to use. Returns how much of `most` was counted, to be given back by
@@ -68,8 +69,8 @@ class UsePort(Protocol):
     def repay(self, key: QuotaKey, payer: Payer, lent: float) -> None: ...
 
     def mutate(self, payer: Payer, partitions: int, *, strict: bool) -> float:
-        """As `spend`, for controller_mutation_rate. `strict`: who is over the quota may not (KIP-599). Raises
-        Overloaded, with `seconds`."""
+        """Like `spend`, for controller_mutation_rate. `strict`: a client that is over the quota is refused (KIP-599).
+        Raises Overloaded, with `seconds`."""
 
     def connect(self, host: str, *, local: bool) -> bool:
         """Whether one more connection may come from this address now. `local`: it is this machine's own, for which

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 class FollowerPort(Protocol):
-    """A partition that this broker follows. What takes an `epoch` does nothing if the partition does not follow in it
-    any more. All of them raise StorageError when the disk refuses, and CorruptBatch."""
+    """A partition that this broker follows. A method that takes an `epoch` does nothing if the partition does not
+    follow in that epoch any more. All methods raise StorageError when the disk refuses, and CorruptBatch."""
 
     topic: str
     index: int

@@ -22,10 +22,10 @@ S = TypeVar("S")
 
 
 class LoginPort(Protocol):
-    """How a peer says who it is. What goes wrong ends the connection, once it is answered."""
+    """How a peer says who it is. A failure ends the connection, once it is answered."""
 
     user: str | None  # who has logged in
-    lifetime_ms: int  # after how long it has to log in again, since it has last; 0: never
+    lifetime_ms: int  # how long after its last login it has to log in again; 0: never
 
     @property
     def mechanisms(self) -> Sequence[str]: ...
@@ -65,7 +65,7 @@ class PacedPort(Protocol):
         """Whether the peer keeps up with what it is sent, and there is memory for another answer."""
 
     async def writable(self) -> None:
-        """Waits until both are so."""
+        """Waits until it is `ready`."""
 
     @property
     def answer_bytes(self) -> int:
@@ -76,10 +76,10 @@ class PacedPort(Protocol):
 
     @property
     def read_bytes(self) -> int:
-        """As `answer_bytes`, for an answer with events: less also where a quota allows less in a second."""
+        """As `answer_bytes`, for an answer with events: it is less, too, if a quota allows less in a second."""
 
     def reading(self, limit: int) -> AbstractAsyncContextManager[None]:
-        """`async with` while an answer of about `limit` bytes, with events, is made out of what is to be waited for.
+        """`async with` while an answer of about `limit` bytes, with events, is made, if others may begin meanwhile.
         Waits until the peer's user is within the quota. Raises Overloaded when that takes too long."""
 
     async def affordable(self, stands: Callable[[], bool] = ...) -> None:
@@ -112,7 +112,7 @@ class SessionPort(PacedPort, Protocol):
     principal: Principal  # who the peer is; `access` is for it
     login: LoginPort | None  # None: nobody logs in at this listener
     access: AccessPort  # to whatever has a name
-    says_broker: bool  # that it is another broker, which no quota limits
+    says_broker: bool  # it says that it is another broker, which no quota limits
     patience: float  # seconds of silence after which its connection ends, if others may be silent for longer
 
     @property
@@ -127,8 +127,8 @@ class SessionPort(PacedPort, Protocol):
         Overloaded, having closed it."""
 
     def standing_on(self, grants: Sequence[Grant]) -> AbstractContextManager[None]:
-        """Around a wait: it ends when one of the grants is not allowed any more. Raises AuthorizationFailed then, also
-        if it was over."""
+        """Around a wait: it ends when one of the grants is not allowed any more. Raises AuthorizationFailed then, even
+        if the wait was over."""
 
     def registration(self, handle: int) -> Registered:
         """Raises UnknownHandle."""
@@ -153,9 +153,10 @@ class RequestTimesPort(Protocol):
 
 class ServerNumbers(NamedTuple):
     """Counts since the server started, and the use of its memory. By protocol: `connections`, which are open now, and
-    the bytes that were received and sent. `parked_bytes`: of requests that wait. `certificate_expires`: when that of
-    TLS does, in seconds since the epoch; None: no listener has TLS. `handshakes_failed`: of TLS. `oauth_keys_age`:
-    seconds since the keys of the identity provider were read, infinite if they never were; None: there is none."""
+    the bytes that were received and sent. `parked_bytes`: of requests that wait. `certificate_expires`: when the
+    certificate for TLS expires, in seconds since the epoch; None: no listener has TLS. `handshakes_failed`: of TLS.
+    `oauth_keys_age`: seconds since the keys of the identity provider were read, infinite if they never were; None:
+    there is no provider."""
 
     connections: dict[str, int]
     accepted: int
@@ -211,8 +212,8 @@ class KafkaSessionPort(PacedPort, Protocol):
     @property
     def broker(self) -> BrokerPort: ...
     async def until_mutable(self) -> None:
-        """If the answer knows no refusal by a quota: waits while the client is over that for changes of topics. Returns
-        after a while in any case."""
+        """If the answer can't tell a refusal by a quota: waits while the client is over the quota for changes of
+        topics. Returns after a while in any case."""
 
     def fetch_share(self) -> int | None:
         """How many bytes a Fetch should bring; 0: the client is over its quota; None: there is none."""
@@ -230,5 +231,5 @@ class KafkaSessionPort(PacedPort, Protocol):
 
 class StreamPort(Protocol):
     async def send(self, answer: Answer, stands: Callable[[], bool] = ...) -> None:
-        """`stands`: whether it may still be told, once the peer's user is within the quota; when it may not, nobody
-        waits for that any longer."""
+        """Sends an answer once the peer's user is within the quota. `stands`: whether the answer may still be told.
+        Once it may not, the wait for the quota ends, and the answer is not sent."""

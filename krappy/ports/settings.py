@@ -20,14 +20,15 @@ class SettingsPort(Protocol):
 
 
 class Layer(NamedTuple):
-    """A setting as it was given. `by`: "broker" or "all", as it was changed, or "static", as the broker was started."""
+    """A setting as it was given. `by`: "broker" or "all": it was changed for the broker, or for all brokers; "static":
+    the broker was started with it."""
 
     value: str
     by: str
 
 
 class DynamicPort(SettingsPort, Protocol):
-    """The settings of brokers, with which topics' defaults come."""
+    """The settings of brokers. The defaults of topics are among them."""
 
     def check(
         self, name: str, changes: Mapping[str, Given], sees: Callable[[str], bool] | None = None, /
@@ -42,7 +43,8 @@ class DynamicPort(SettingsPort, Protocol):
 
 
 class BrokerSetting(NamedTuple):
-    """`kind` is Kafka's type of it; `given`: whether the broker was started with another value than `default`."""
+    """`kind`: Kafka's type of the setting. `given`: whether the broker was started with another value than the
+    `default`."""
 
     name: str
     value: str | None

@@ -57,8 +57,8 @@ class ShareStatesPort(Protocol):
 
 
 class SharePeersPort(Protocol):
-    """As `ShareStatesPort`, of what another broker keeps. CoordinatorNotAvailable: it does not answer, and it may be
-    done or not."""
+    """As `ShareStatesPort`, for what another broker keeps. CoordinatorNotAvailable: that broker does not answer, and
+    the request may have been done or not."""
 
     async def begin(self, broker: int, name: str) -> None: ...
     async def move(self, broker: int, name: str, moves: Mapping[PartitionId, int]) -> None: ...

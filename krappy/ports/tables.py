@@ -56,8 +56,8 @@ class Emit(Protocol):
 
 class WatchPort(Protocol):
     """A scan, and then every change. It runs until it is closed or cancelled. `epochs`: by partition, the leader epoch
-    of the last event before the offset that was emitted, as far as it is known; before it runs, of those where it goes
-    on."""
+    of the last event before the offset that was emitted, as far as it is known. Before a watch that resumes runs, they
+    are those before the offsets at which it resumes."""
 
     epochs: dict[int, int]
 
@@ -65,8 +65,8 @@ class WatchPort(Protocol):
     def scattered(self) -> bool: ...
     @property
     def stands(self) -> bool:
-        """Whether it goes on. Once it is false it stays so, nothing that is still to be emitted may be sent, and `run`
-        raises why."""
+        """Whether it goes on. Once this is false, it stays false: nothing more may be sent, not even what is to be
+        emitted just now, and `run` raises why."""
 
     async def run(self, offsets: dict[int, int] | None, emit: Emit, room: Callable[[], Awaitable[None]]) -> None: ...
     def close(self) -> None: ...

@@ -8,11 +8,11 @@ from krappy.core.security.oauthbearer import TokenClaims
 
 
 class ProviderTrouble(Exception):
-    """The identity provider does not answer, or not as it has to."""
+    """The identity provider does not answer, or not as it must."""
 
 
 class ProviderRefusal(ProviderTrouble):
-    """It says that it was asked for what it does not give (400)."""
+    """The identity provider refuses what it was asked for (400)."""
 
 
 class TokensPort(Protocol):
@@ -21,13 +21,13 @@ class TokensPort(Protocol):
         """Seconds since the provider's keys were read; infinite: they never were."""
 
     async def verify(self, token: str, host: str = "") -> TokenClaims:
-        """What a good token says. It takes the event loop's time. `host`: the address that it comes from. Raises
-        TokenRefused."""
+        """What a good token says. To check it takes time on the event loop. `host`: the address that it comes from.
+        Raises TokenRefused."""
 
 
 class ProviderAttempt(NamedTuple):
-    """What a browser that goes to log in at the provider has to bring back (`state`), what the token has to have
-    (`nonce`), and the proof that it is the same browser (`verifier`, RFC 7636). Letters, digits, - and _ alone."""
+    """One login of a browser at the provider. `state`: what the browser has to bring back. `nonce`: what the token has
+    to have. `verifier`: the proof that it is the same browser (RFC 7636). All have only letters, digits, - and _."""
 
     state: str
     nonce: str

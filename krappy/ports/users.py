@@ -12,7 +12,7 @@ Took = Callable[[float], None]  # is told for how many seconds a core was busy
 
 
 def untold(seconds: float) -> None:
-    """Nobody pays for it."""
+    """For work that nobody pays for."""
 
 
 class UsersPort(Protocol):
@@ -20,19 +20,19 @@ class UsersPort(Protocol):
 
     @property
     def all(self) -> Mapping[str, Credentials]:
-        """Those in the tree and those of `users_dir`, by name."""
+        """The users in the tree and those of `users_dir`, by name."""
 
     def credential(self, user: str, mechanism: str) -> ScramCredential:
-        """That of the user; for an unknown one one that no password fits, always the same."""
+        """The credential of the user. An unknown user has one that no password fits, always the same."""
 
     async def check(self, user: str, password: str, host: str, took: Took = untold) -> bool:
-        """Whether this is the user's password. It takes some ms, whether there is the user or not; `took` is told.
-        `host`: the peer's address: those who wait for that are served by address, in turn. Raises Overloaded when too
+        """Whether this is the user's password. The check takes some ms, whether there is such a user or not; `took` is
+        told how long. `host`: the peer's address. Addresses take turns with their checks. Raises Overloaded when too
         many of that address wait."""
 
     def stamp(self, user: str) -> bytes:
-        """Another one after each change of the user's password; empty: there is no such user."""
+        """A stamp that changes with each change of the user's password; empty: there is no such user."""
 
     async def alter(self, user: str, changes: Mapping[str, ScramCredential | None]) -> None:
-        """Sets or removes (None) credentials, durably. Raises UnknownUser when one that is to be removed is not there,
-        InvalidRequest for a name that can't be one, StorageError, ConnectionLost."""
+        """Sets or removes (None) credentials, durably. Raises UnknownUser when a credential that is to be removed does
+        not exist, InvalidRequest for an impossible name, StorageError, ConnectionLost."""

@@ -231,7 +231,7 @@ def encode(
     from `base_offset` on; None: consecutive. Raises ValueError for columns of different lengths, no records,
     offsets that do not ascend, or numbers out of range.
     """
-    from krappy.records import writer  # not before: a broker reads, and seldom writes records itself
+    from krappy.records import writer  # imported only here: a broker reads records, and seldom writes them itself
 
     count = len(values)
     if (keys is not None and len(keys) != count) or (headers is not None and len(headers) != count):

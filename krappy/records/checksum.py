@@ -2,7 +2,7 @@
 
 It is that of the package crc32c. The package itself is not imported, only its module in C: for a command line of its
 own it imports argparse, and for its version importlib.metadata, which imports zipfile, csv and email. That took 2 MB of
-an idle broker's memory, and as long as everything else of the record batches.
+an idle broker's memory, and as much time as to import everything else of the record batches.
 """
 
 from __future__ import annotations

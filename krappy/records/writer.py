@@ -58,7 +58,7 @@ def write(
 
 
 def _tails(headers: Sequence[Headers]) -> list[bytes]:
-    """Records that follow each other with the same object have it written once."""
+    """The headers of each record, as bytes. They are made once for neighbours that have the same object of headers."""
     tails, last, tail = list[bytes](), None, b""
     for each in headers:
         if each is not last:
