@@ -87,7 +87,7 @@ def test_a_port_that_is_taken_is_one_plain_error_that_names_the_setting(tmp_path
         taken = socket.create_server(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         settings: dict[str, Any] = {f"listen_{listener}": address}
-        names = f"another program has that port: --listen-{listener} HOST:PORT takes another"
+        names = f"another program has that port: choose another one by --listen-{listener} HOST:PORT"
         with taken, pytest.raises(Unavailable, match=names):
             async with krappy.Broker(tmp_path, **settings):
                 pytest.fail("it started")

@@ -22,7 +22,7 @@ def is_far(epoch: int, known: int) -> bool:
 
 def fall(epoch: int, before: int) -> str:
     """Why a batch can't have this epoch behind events of `before`; empty if it can. -1: it is not known."""
-    return f"its leader epoch is {epoch}, and what stands before it has {before}" if -1 != epoch < before else ""
+    return f"its leader epoch is {epoch}, and the events before it have {before}" if -1 != epoch < before else ""
 
 
 class Epochs:

@@ -133,7 +133,10 @@ class Provider:
 def _why(error: Exception) -> Any:
     reason = error.reason if isinstance(error, URLError) else error
     if isinstance(reason, ssl.SSLCertVerificationError):
-        return f"its certificate is not good: {reason.verify_message} (the authorities that count are in oauth_ca)"
+        return (
+            f"its certificate is not good: {reason.verify_message} "
+            "(trusted are the authorities in oauth_ca; if it is not set, the system's)"
+        )
     return reason
 
 

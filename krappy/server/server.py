@@ -360,7 +360,7 @@ def bind(address: str, setting: str) -> socket.socket:
     except OSError as error:
         sock.close()
         flag = "--" + setting.replace("_", "-")
-        taken = f"; another program has that port: {flag} HOST:PORT takes another, and {flag} none does without"
+        taken = f"; another program has that port: choose another one by {flag} HOST:PORT, or none by {flag} none"
         hint = taken if error.errno == errno.EADDRINUSE else ""
         raise Unavailable(f"can't listen on {address}: {error.strerror}{hint}") from None
     return sock

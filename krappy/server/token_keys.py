@@ -54,7 +54,7 @@ def read_keys(data: bytes) -> list[TokenKey]:
     found = [key for each in (listed if isinstance(listed, list) else [])[:MOST] if (key := _read(each)) is not None]
     if not found:
         raise ProviderTrouble(
-            "it has no key of RSA (2048 bits and more), EC or Ed25519 that signatures are verified by"
+            "it has no key that signatures can be verified with: RSA (2048 bits or more), EC or Ed25519"
         )
     return found
 

@@ -48,7 +48,7 @@ class Tokens:
             header = jwt.get_unverified_header(token)
             key = await self._keys.find(header.get("kid"), str(header.get("alg")), host)
             if key is None:
-                raise TokenRefused("no key of the provider, and of the algorithm that it names, has signed it")
+                raise TokenRefused("the provider has no key of the id, and for the algorithm, that the token names")
             found: dict[str, Any] = jwt.decode(
                 token,
                 key.public,

@@ -27,7 +27,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # after all servers in turn were tri
 SLOW_MS, SLOW_PAUSE_MS = 1000, 10_000
 LOOK_S = 10.0  # between two looks whether its server is still to be trusted
 UNTRUSTED = (18, 19, 20, 21)  # OpenSSL's codes of certificates that no trusted authority has signed
-WHO_COUNTS = " (the authorities that count are in zookeeper_ssl_truststore_location; if it is not set, the system's)"
+WHO_COUNTS = " (trusted are the authorities in zookeeper_ssl_truststore_location; if it is not set, the system's)"
 AT_ONCE = 500  # reads that are sent ahead of their answers
 T = TypeVar("T")
 # The beginnings of the paths of znodes that nobody else may read. As in Kafka, these have credentials and brokers'

@@ -75,7 +75,7 @@ class Acl(NamedTuple):
             raise InvalidRequest("Invalid empty host; * means all")
         if self.host != ANY_NAME and not is_address(self.host):  # it would apply to nobody
             raise InvalidRequest(
-                f"the host '{self.host:.80}' is no IP address; there are no names, no networks; * is all"
+                f"the host '{self.host:.80}' is no IP address: names and networks are not supported; * means all hosts"
             )
         if max(len(self.name), len(self.principal), len(self.host)) > LONGEST:
             raise InvalidRequest(f"an ACL's names have at most {LONGEST} characters")
