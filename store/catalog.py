@@ -27,15 +27,15 @@ from krappy.store.view_numbers import ViewNumbers
 from krappy.types import text_id
 
 FORMAT = b"c/format"
-STEP = 1_000  # records of an older format between two words of progress
+STEP = 1_000  # after so many converted records of an older format, progress is told
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTopic:
     """A topic in the catalog. `id`: 16 bytes, never given to another topic. `config`: only the settings that were
-    given, by Kafka's names. `numbers`: for each partition the number of its view; a cluster's topic that another broker
-    has made, or given more partitions, lacks numbers until this broker follows. `generation`: which defaults the topic
-    was created under."""
+    given, by Kafka's names. `numbers`: for each partition the number of its view; of a cluster's topic that another
+    broker has made, or given more partitions, some are missing until this broker follows. `generation`: which defaults
+    the topic was created under."""
 
     name: str
     id: bytes
@@ -57,8 +57,8 @@ class StoredTopics:
         self.numbers = numbers
 
     def list(self) -> Sequence[StoredTopic]:
-        """Every topic of a broker that is alone, by name: it gives numbers before a topic is in its tree. Raises
-        StorageError for a topic that lacks numbers."""
+        """Every topic of a broker that is alone, sorted by name. Raises StorageError for a topic that lacks numbers:
+        such a broker gives them before the topic is in its tree."""
         image = self._image()
         found = [self._topic(image, name) for name in sorted(image.topics)]
         for topic in found:

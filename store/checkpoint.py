@@ -51,7 +51,7 @@ class Checkpoint(NamedTuple):
     time_entries_crc: int
     start: int  # the log's first offset
     clean: int  # the cleaner has seen everything before this offset
-    sparse: int  # offsets may be missing before this one: cleaned here, or by the broker fetched from
+    sparse: int  # offsets before this one may be missing: a cleaner removed them, here or on the broker fetched from
     closed: tuple[SegmentInfo, ...]  # the segments before that one
     producers: bytes  # ProducerStates.snapshot() as of `recovery`
     cache: str = ""  # the page cache that it was written in (`Disk.page_cache`); empty: not known
@@ -59,9 +59,8 @@ class Checkpoint(NamedTuple):
     epochs: tuple[tuple[int, int], ...] | None = None  # leader epochs and their first offsets; None: all of epoch 0
     transactions: bytes = b""  # msgpack of Stability.pack() as of `recovery`; empty: there never was one
     high_watermark: int | None = None  # all before it is committed; never above `recovery`. None: not known
-    earlier: ProducersAt | None = (
-        None  # where `recovery` is above the high watermark: the producers as of an offset not above it
-    )
+    # Where `recovery` is above the high watermark: the producers as of an offset not above the high watermark.
+    earlier: ProducersAt | None = None
     cut: bool = False  # a truncation was decided: all behind `position`, and all later segments, have to go
     appended_ms: int | None = None  # when that segment got its last batch; None: it had none, or that is not known
     gone_below: int = 0  # tombstones and markers from before this offset may be missing
@@ -83,7 +82,7 @@ class Checkpoint(NamedTuple):
         high_watermark: int | None = None,
         gone_below: int = 0,
     ) -> Checkpoint:
-        """The state of this moment, true once all is synced. The indexes have just been flushed."""
+        """The log's state now. It is true once all is synced. To be called after a flush of the indexes."""
         indexer = active.indexer
         assert indexer is not None
         entries, time_entries = active.flushed
@@ -119,9 +118,10 @@ class Checkpoint(NamedTuple):
         return self.earlier if self.earlier and self.earlier.offset <= offset else None
 
     def knowing(self, before: Checkpoint, cleaned: int) -> Checkpoint:
-        """Sets `earlier` from the checkpoint `before`: the producers as of this one's high watermark or below it. A
-        truncation as a rule ends above that, and then reads only the batches behind it. Batches below `cleaned` can't
-        serve for that, so an earlier state from before that offset is not kept."""
+        """This checkpoint, with `earlier` taken from the checkpoint `before`: the producers as of an offset not above
+        this one's high watermark. A truncation usually ends above that offset, and then reads only the batches behind
+        it. Batches below `cleaned` are being cleaned and can't serve for that, so a state from before `cleaned` is not
+        kept."""
         if self.high_watermark is None or self.recovery <= self.high_watermark:
             return self
         earlier = before.upto(self.high_watermark)

@@ -19,8 +19,8 @@ before a marker is removed, the log must have forgotten, durably, that its trans
 that only once an earlier cleaning saw that no event of the transaction is left. The steps, in this order:
 
 1. `.cleaned` is written and synced. On open it is deleted.
-2. Readers are no longer told of the aborted transactions whose markers are not in it (`CleaningPace.swapping`). For a
-   moment such a marker ends nothing, and consumers skip it.
+2. Readers are no longer told of the aborted transactions whose markers are not in it (`CleaningPace.swapping`). Until
+   the swap such a marker ends nothing that consumers were told of, and they skip it.
 3. The log forgets these transactions too. A checkpoint without them, and without the old segments, is durable.
 4. `.cleaned` is renamed `.swap`, durably: the decision. On open the swap is finished, as FORMAT.md describes.
 5. The old files are removed, durably. `.swap` gets its final name, its indexes and its checksums, and readers get the
@@ -112,7 +112,7 @@ class Transactions:
         return self._hidden.holds(header)
 
     def meets(self, header: BatchHeader, data: Buffer) -> bool:
-        """To be called for each batch found. Returns whether it is a marker of whose transaction no batch is left."""
+        """To be called for each batch found. Returns True for a marker whose transaction has no batch left."""
         if not header.is_transactional:
             return False
         if not header.is_control:
@@ -134,8 +134,8 @@ class Transactions:
 
 
 def decided(stability: Stability, upto: int) -> tuple[int, Transactions]:
-    """(the offset up to which may be cleaned, at most `upto`; the transactions below it). No open transaction has an
-    event below that offset."""
+    """(the offset up to which the log may be cleaned, at most `upto`; the transactions below it). No open transaction
+    has an event below that offset."""
     upto = min(upto, stability.first_open(upto))
     return upto, Transactions(stability.between(0, upto))
 
@@ -148,9 +148,8 @@ class CleaningPace:
         cleaning."""
 
     def swapping(self, markers: Sequence[int]) -> AbstractContextManager[None]:
-        """Held around each swap of segments. `markers`: offsets of the abort markers that it removes. On entry,
-        everything but the log that tells readers of aborted transactions must forget those that ended with these
-        markers."""
+        """Held around each swap of segments. `markers`: offsets of the abort markers that it removes. On entry, all
+        that tells readers of aborted transactions, except the log, must forget those that ended with these markers."""
         return nullcontext()
 
 
@@ -352,7 +351,8 @@ def _kept(segment: Segment, position: int, data: Buffer, offsets: frozenset[int]
 
 
 def _with_horizon(data: Buffer, horizon: int) -> Buffer:
-    """The batch with this delete horizon; unchanged if its timestamps are too far from it, then its tombstones stay."""
+    """The batch with this delete horizon. It stays unchanged if its timestamps are too far from that; then its
+    tombstones stay."""
     try:
         return batch.with_delete_horizon(data, min(horizon, batch.MAX_I64))
     except ValueError:
@@ -387,7 +387,8 @@ def swap(disk: Disk, folder: Path, group: Sequence[Segment], rewritten: Rewritte
 
 
 def prove(segments: Iterable[Segment], pace: CleaningPace, shaping: AbstractContextManager[object]) -> None:
-    """Writes checksums for segments that a cleaning left unchanged: after a start they count as not dense."""
+    """Writes checksums for segments that a cleaning left unchanged, for after a start these segments count as not
+    dense."""
     for segment in segments:
         if segment.proof is None:
             with suppress(OSError):  # retention was faster, or the disk is full

@@ -88,7 +88,7 @@ class CuttableLog(WritableLog):
         Blocks: no append or `roll` may run at the same time, reads may. It waits for a running cleaning. Raises
         OffsetOutOfRange when the new end would be below the log's start: the caller needs a new log then. Raises
         CorruptBatch when it meets damage before the new end. Neither changes anything, nor does a StorageError before
-        the decision; after a StorageError behind the decision the log takes no appends until the next open.
+        the decision (step 2). After a later StorageError the log takes no appends until the next open.
         """
         with self._cleaning, self._shaping, self._finding(), self._unnoted(), refusals(self.folder):
             if self._broken:
@@ -122,7 +122,7 @@ class CuttableLog(WritableLog):
 
     @contextmanager
     def _unnoted(self) -> Iterator[None]:
-        """Meanwhile no sync notes how far the log is on disk."""
+        """While this is entered, no sync notes how far the log is on disk."""
         self._is_cut = True
         try:
             yield

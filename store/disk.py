@@ -24,11 +24,11 @@ PRIVATE = 0o700  # mode of a folder that holds events
 IOV_MAX = 1024 if not hasattr(os, "sysconf") else max(16, os.sysconf("SC_IOV_MAX"))
 NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 _datasync = getattr(os, "fdatasync", os.fsync)
-NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)  # of an open: nothing was done; a later try may succeed
-NOT_OPENED = (*NO_DESCRIPTOR, errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # so, too, where the folder may be away
-UNREADABLE = (errno.EIO, errno.ENODATA, 117)  # of a read: the disk has lost these bytes (117: EUCLEAN)
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)  # errors of an open: nothing was done; a later try may succeed
+NOT_OPENED = (*NO_DESCRIPTOR, errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # the same, where the folder may be away, too
+UNREADABLE = (errno.EIO, errno.ENODATA, 117)  # errors of a read: the disk has lost these bytes (117: EUCLEAN)
 _NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-_NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, *_NOT_SUPPORTED)  # of a sync of a parent that is not ours
+_NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, *_NOT_SUPPORTED)  # errors of the sync of a parent that is not ours
 
 
 class File:
@@ -107,8 +107,8 @@ class File:
     def forget_cached(self) -> None:
         """Drops the file's pages from the page cache, so that later reads come from the disk.
 
-        The two differ after a failed sync: the kernel gives up writing a page, but shows it as long as it is cached
-        (fsyncgate, posix_fadvise(2)).
+        Cache and disk differ after a failed sync: the kernel gives up writing a page, but shows it as long as it is
+        cached (fsyncgate, posix_fadvise(2)).
         """
         with contextlib.suppress(OSError):  # the sync may report the same failure again
             self.fdatasync()

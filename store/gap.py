@@ -1,9 +1,9 @@
 """Finds changes that are in no file of a RocksDB database, although later changes are.
 
 RocksDB numbers all changes from 1 on. Its MANIFEST tells up to which number they are in tables, and which write-ahead
-log (*.log) is the first with others. If that log, or one between two others, is missing or ends too early, RocksDB
+log (*.log) is the first with later ones. If that log, or one between two others, is missing or ends too early, RocksDB
 silently goes on with the next log. If the end of the MANIFEST is cut off, RocksDB finds an older database: it does not
-know the newest tables, deletes them, and silently goes on with a log of after them.
+know the newest tables, deletes them, and silently goes on with a log that was begun after them.
 
 An edit of the MANIFEST is a row of fields, each after its number (RocksDB's db/version_edit.cc). An entry of a log
 begins with the number of its first change (u64) and the count of its changes (u32), little-endian.
@@ -38,7 +38,7 @@ class Gap(NamedTuple):
 
 
 def find(folder: Path) -> Gap | None:
-    """The first gap; None if no change is missing, or the MANIFEST can't be read by this. Raises OSError."""
+    """The first gap; None if no change is missing, or if this code can't read the MANIFEST. Raises OSError."""
     manifest = journal.manifest_of(folder)
     if manifest is None:
         return None

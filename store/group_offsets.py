@@ -59,8 +59,8 @@ class KeptGroup:
 
 
 def _read(key: bytes) -> tuple[bytes, list[Any]]:
-    """(what is kept there: HEAD, …; the parts of the key, the group's name first). Raises StorageError for what is no
-    key of a group."""
+    """(what is kept there: HEAD, …; the parts of the key, the group's name first). Raises StorageError for a key that
+    is no group's."""
     kind = key[: len(HEAD)]
     if kind not in PARTS:
         raise StorageError(f"the key {key!r} is none of a group")
@@ -74,7 +74,7 @@ def name_in(key: bytes) -> str:
 
 
 def kept_groups(rows: Iterable[tuple[bytes, bytes]]) -> dict[str, KeptGroup]:
-    """The groups by their names, of keys and values. Raises StorageError for what it can't read."""
+    """The groups of these keys and values, by their names. Raises StorageError for what it can't read."""
     found: dict[str, KeptGroup] = {}
     for key, packed in rows:
         add_row(found, key, packed)
@@ -97,7 +97,8 @@ def add_row(groups: dict[str, KeptGroup], key: bytes, packed: bytes) -> None:
 
 
 class GroupChange(NamedTuple):
-    """A change of what is kept of a group. `head` None: it stays; any other value None removes what it is for."""
+    """A change of what is kept of a group. `head`: None leaves it as it is. Any other value: None removes what stands
+    under its key."""
 
     group: str
     head: bytes | None = None
@@ -113,7 +114,7 @@ class GroupChange(NamedTuple):
         return puts, deletes
 
     def rows_without_offsets(self) -> tuple[dict[bytes, bytes], list[bytes]]:
-        """As `rows`, without those of committed offsets."""
+        """As `rows`, without the committed offsets."""
         puts: dict[bytes, bytes] = {} if self.head is None else {group_key(HEAD, self.group): self.head}
         deletes: list[bytes] = []
         for member, packed in self.members.items():
@@ -138,7 +139,7 @@ class GroupOffsets:
         self._meta.write(*change.rows())
 
     def delete(self, group: str) -> None:
-        """Removes a group with all that it has. One that is not there is no error."""
+        """Removes a group with all that it has. A missing group is no error."""
         keys = [key for kind in (MEMBER, OFFSET, PENDING) for key, _ in self._meta.items(group_key(kind, group))]
         self._meta.write({}, [group_key(HEAD, group), *keys])
 

@@ -47,7 +47,7 @@ class GroupStore:
         self._meta.write(puts)
 
     def delete(self, group: str) -> None:
-        """Removes a group with all its states. One that is not there is no error."""
+        """Removes a group with all its states. A missing group is no error."""
         prefix = group_key(STATE, group)
         self._meta.write({}, [group_key(GROUP, group), *(key for key, _ in self._meta.items(prefix))])
 
@@ -57,7 +57,7 @@ class GroupStore:
 
 
 def stored_groups(rows: Iterable[tuple[bytes, bytes]]) -> dict[str, StoredGroup]:
-    """The groups that these keys and values are. Raises StorageError."""
+    """The groups of these keys and values, by their names. Raises StorageError."""
     found: dict[str, StoredGroup] = {}
     states: list[tuple[bytes, bytes]] = []
     for key, value in rows:
@@ -81,7 +81,7 @@ def group_of(key: bytes) -> str:
 
 
 def state_at(key: bytes) -> tuple[str, int] | None:
-    """The topic and partition of a state's key; None: it is that of a group's settings. Raises StorageError."""
+    """The topic and partition of a state's key; None for the key of a group's settings. Raises StorageError."""
     if key.startswith(GROUP):
         return None
     _, topic, partition = read_key(key, STATE, str, str, int)

@@ -6,7 +6,7 @@ ends. If it makes the length of a record in a MANIFEST reach past the end, the r
 becomes an older one, and the newer files are deleted.
 
 A journal is blocks of 32 KiB of records: CRC-32C (masked, u32) of the type and the content, length (u16), type (u8),
-content; little-endian. A record never crosses a block's end; last bytes of a block that are too few for a head are
+content; little-endian. A record never crosses a block's end; if too few bytes for a head are left in a block, they are
 zeros (RocksDB's wiki, "Write Ahead Log File Format"). A torn write ends the file within a record, or with zeros.
 """
 

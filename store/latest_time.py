@@ -39,7 +39,7 @@ def _in_segment(segment: Segment, start: int, stop: int) -> Found:
     while True:
         some = nlargest(AT_ONCE, _places(segment, start, stop, below))
         for place in some:
-            if place[:2] <= (best[0][0], best[1]):  # the rest has no later time, nor an equal one further in front
+            if place[:2] <= (best[0][0], best[1]):  # no other batch has a later time, or an equal one further in front
                 return best[0]
             best = max(best, (_in_batch(segment, place, start, stop), place[1]))
         if len(some) < AT_ONCE:

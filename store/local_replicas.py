@@ -39,7 +39,7 @@ class LocalReplicas:
         self._meta = meta
         self._lock = Lock()
         self._made: set[ReplicaId] = set()
-        self._start = ("", "")  # the id under which it registered last as it began to register, and its new one
+        self._start = ("", "")  # the id that was registered when it began to register, and its own new one
         for key, _ in meta.items(REPLICAS):
             with reading(key):
                 [index] = _INDEX.unpack(key[len(REPLICAS) + 16 :])
@@ -54,9 +54,9 @@ class LocalReplicas:
         return found.decode()
 
     def new_start(self, registered: str) -> tuple[str, bool]:
-        """A new id to register under, and whether this folder registered last under the id `registered`. If it did not,
-        it is an old copy of the folder that did. `registered`: empty: the last one had no id; it is an earlier one if
-        ZooKeeper was given older data. Raises StorageError."""
+        """(a new id to register under, whether this folder has registered under the id `registered`). If it has not, it
+        is an old copy of the folder that did. `registered`: the id of the broker's last registration that ZooKeeper
+        knows, which is an earlier one if ZooKeeper was given older data; empty: it had no id. Raises StorageError."""
         if not self._start[1] or registered != self._start[0]:  # else it tries once more
             id = text_id(new_id())
             self._meta.change_durably({START + id.encode(): b""}, [])
@@ -79,18 +79,19 @@ class LocalReplicas:
             return int(found)
 
     def be(self, broker: int) -> None:
-        """Notes which broker it is, for a folder that has joined without that."""
+        """Notes which broker it is, for a folder that has joined without such a note."""
         self._meta.change_durably({BROKER: _number(broker)}, [])
 
     def begin_joining(self, cluster: str, broker: int, *, users: bool) -> None:
-        """Notes that from now on the cluster may have topics of this folder, as those of this broker; `users`: its
-        users and ACLs, too."""
+        """Notes that from now on the cluster may have this folder's topics, as the broker `broker` has brought them;
+        with `users` its users and ACLs, too."""
         joining = f"{cluster}{' users' if users else ''}".encode()
         self._meta.change_durably({JOINING: joining, BROKER: _number(broker)}, [])
 
     @property
     def joining(self) -> tuple[str, bool]:
-        """What `begin_joining` noted; "" for a cluster: nothing."""
+        """(the cluster's id, whether users are given to it, too), as `begin_joining` noted them; the id is empty if
+        nothing is noted."""
         cluster, _, more = (self._meta.get(JOINING) or b"").decode().partition(" ")
         return cluster, bool(more)
 

@@ -21,7 +21,7 @@ from krappy.store.refusals import reading
 KEY = b"tree"
 SESSION = 1  # the only one that this tree ever has
 _VERSION = struct.Struct(">I")
-Follow = Callable[[Image, Changes], Sequence[Operation]]  # of the image after these changes
+Follow = Callable[[Image, Changes], Sequence[Operation]]  # is given the image after these changes
 
 
 class LocalTree:

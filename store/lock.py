@@ -16,7 +16,7 @@ class FolderLock:
     process holds the lock."""
 
     def __init__(self, folder: Path) -> None:
-        OS_DISK.settle(folder, PRIVATE)  # whatever the umask: a new one will hold all events
+        OS_DISK.settle(folder, PRIVATE)  # whatever the umask is: a new folder will hold all events
         self._fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -75,7 +75,7 @@ class Log(CuttableLog):
 
     @property
     def broken(self) -> str:
-        """Why it takes no more appends, until it is opened again; empty while it does."""
+        """Why the log takes no more appends until it is opened again; empty while it takes them."""
         return self._broken
 
     @property
@@ -146,7 +146,7 @@ class Log(CuttableLog):
                     with cleaner.discarded(self._disk, new, self._owned), pace.swapping(new.markers):
                         removed += new.removed if self._replace(group, new) else 0
             done = segments[-1].next_offset if segments else 0
-            with self._lock:  # an older version may have removed their markers and died before it forgot them
+            with self._lock:  # an older version may have removed markers, and died before it forgot their transactions
                 self.producers.stability.drop(markers := transactions.gone(done))
             with self._shaping:
                 self._clean = max(self._clean, done)
@@ -156,8 +156,8 @@ class Log(CuttableLog):
 
     @contextmanager
     def _owned(self) -> Iterator[None]:
-        """Held while a file is created or removed by its name. A deletion can't run then; after one the folder may be
-        another log's, so this raises StorageError."""
+        """Held while a file is created or removed by its name. The log can't be deleted meanwhile. Raises StorageError
+        after a deletion: then the folder may be another log's."""
         with self._lock:
             if self._closed:
                 raise StorageError(self._broken)

@@ -4,8 +4,8 @@
     damaged: TEXT    bytes of it can't be read
 
 A recovery writes the first one before it removes anything, so the loss is known at the next start too, whoever opens
-the log meanwhile. It matters to a broker of a cluster, whose other replicas may have these events; it goes with the
-folder."""
+the log meanwhile. The note matters to a broker of a cluster, where other replicas may have these events. It is removed
+with the folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Trouble(StrEnum):
 
 
 def note(folder: Path, trouble: Trouble, text: str, disk: Disk = OS_DISK) -> None:
-    """On disk when it returns. A loss that is noted stays. Raises OSError."""
+    """Writes the note; it is on disk when this returns. The note of a loss is never replaced. Raises OSError."""
     known = noted(folder, disk)
     if known is None or known[0] is not Trouble.LOST:
         disk.write_file(folder / TROUBLE, f"{trouble}: {text}\n".encode())

@@ -45,7 +45,7 @@ class Meta:
         self._lock = Lock()  # held for a write: what is kept is what the database was given
         self._opening = Lock()  # held for a sync, and while it is opened anew
         self._unsynced: dict[bytes, bytes | None] = {}  # None: deleted
-        self._syncing = False  # what was written before may be on disk, or not
+        self._syncing = False  # a sync is under way: what was written before it may be on disk, or not
         self._note = Synced(folder)
         self._closed = False
         self._begun = False  # whether it has been opened once
@@ -66,7 +66,7 @@ class Meta:
 
     def _open(self) -> rocks.Rdict:
         try:
-            if self._begun:  # else a new one would take the place of what is on a disk that is away
+            if self._begun:  # else a new database would be made while the disk is away
                 os.stat(self.folder / "CURRENT")
             lost = self._check()
             db = rocks.open_db(self.folder, cache_bytes=2 << 20, memtable_bytes=8 << 20, open_files=64)
@@ -90,11 +90,11 @@ class Meta:
             self._lose(f"{file} is damaged at byte {position}")
             os.truncate(file, position)  # RocksDB ends at other damage by itself
         noted = self._note.read()
-        missing = None if self._begun else gap.find(self.folder)  # RocksDB may still be taking files away
+        missing = None if self._begun else gap.find(self.folder)  # after a reopen RocksDB may still be removing files
         found = rocks.last_change(self.folder) if noted else None
         if missing is not None and (found is None or found > missing.before):
             found = missing.before
-            if not 0 < noted <= found:  # else a loss of power explains it: nothing behind was surely on disk
+            if not 0 < noted <= found:  # else it was a loss of power: nothing behind the gap was surely on disk
                 self._lose(f"its changes up to number {found} can be read, and some later ones, but not those between")
                 lost = max(lost, noted - found, missing.last - found)
             for file in missing.behind:
@@ -141,7 +141,7 @@ class Meta:
             self._closed = True
             self._note.close()
             if self._held is not None:
-                with suppress(Exception):  # what could be synced is
+                with suppress(Exception):  # all that could be synced is synced
                     self._held.close()
 
     # --- reading
@@ -229,7 +229,7 @@ class Meta:
 
     @property
     def behind(self) -> bool:
-        """Whether something that was written may not be on disk. Never, if nobody ever syncs."""
+        """Whether something that was written may not be on disk yet. Always False without `keep`."""
         return self._syncing or bool(self._unsynced)
 
     def sync(self) -> None:
@@ -268,7 +268,7 @@ class Meta:
         with self._opening:
             before, self._held = self._held, None
             if before is not None:
-                with suppress(Exception):  # it repeats the failure; or a reader is active, and it closes later
+                with suppress(Exception):  # this repeats the failure; or it closes later, once no reader is active
                     before.close()
                 del before
             self._held = self._open()

@@ -6,12 +6,13 @@ five in flight, so a retry is always among them. Live appends and recovery use t
 A state is an immutable value, replaced as a whole: `check` may run in another thread than `apply`.
 
 `stability` has what the log's control batches say of transactions (core/stability.py), as of the log's end. Readers use
-the partition's own, which is as of the high watermark. `ended` has the last marker of each producer: late batches and
-markers of before it are refused by it. After compaction has removed a marker, a log that is read anew lacks it.
+the partition's own, which is as of the high watermark. `ended` has the last marker of each producer. By it, batches and
+markers from before that marker are refused if they come late. A log that is read anew lacks the markers that compaction
+has removed.
 
-A producer writes in transactions always or never. Only their coordinator knows which ids do, and anybody may write by
-an id outside of transactions. So the first transactional batch of an id replaces what was known of it, and from then on
-others do not change that.
+A producer writes either always or never in transactions. Only the transactions' coordinator knows which producer ids
+do, and anybody may send batches with such an id outside of transactions. So the first transactional batch of an id
+replaces what was known of it. From then on, batches outside of transactions do not change what is known.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class ProducerStates:
         return self._states.get(producer_id)
 
     def following(self, producer_id: int) -> NextBatch | None:
-        """The batch that is expected next; None of an unknown producer."""
+        """The batch that is expected next; None for an unknown producer."""
         state = self.get(producer_id)
         return None if state is None else NextBatch(state.epoch, advance(state.sent[-1].last_sequence, 1))
 
@@ -97,18 +98,18 @@ class ProducerStates:
         return copied
 
     def check(self, header: BatchHeader, *, from_zero: bool = False) -> int | None:
-        """None: append the batch, it is the next one (or has no producer). Else it is a duplicate: the base offset that
-        it already has.
+        """None if the batch is to be appended: it is the next one, or has no producer. Of a duplicate, the base offset
+        that it already has.
 
         Raises OutOfOrderSequence when batches before it are missing, or a new epoch does not start at 0;
-        ProducerFenced when a newer epoch of the producer exists. Of an unknown producer any sequence is taken:
-        what was known of it may have expired (KIP-360). With `from_zero` only 0: what is known of this one never
-        expires, and its batches may be sent again after their transaction's end.
+        ProducerFenced when a newer epoch of the producer exists. An unknown producer may begin with any sequence, for
+        what was known of it may have expired (KIP-360). With `from_zero` it must begin with 0: what is known of such a
+        producer never expires, and its batches may be sent again after their transaction's end.
 
-        A client's batch in a transaction is no duplicate of one in a transaction that has ended: UnknownProducer.
-        librdkafka (2.16) takes the sequences of events again that it sent, had no answer for, and gave up with their
-        transaction. The events that have them next would be acknowledged, and lost. This error makes it abort, and
-        ask for the next epoch.
+        A client's transactional batch is no duplicate of a batch whose transaction has ended: it raises
+        UnknownProducer. For librdkafka (2.16) uses sequences again: those of events that it sent, got no answer for,
+        and gave up with their transaction. The next events with these sequences would be acknowledged, but lost. This
+        error makes librdkafka abort, and ask for the next epoch.
         """
         producer_id, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
         if producer_id < 0 or first < 0:
@@ -213,7 +214,7 @@ class ProducerStates:
         ]
 
     def expire(self, now_ms: int, older_than_ms: int, kept: Collection[int] = ()) -> int:
-        """Forgets the producers that are `silent`; how many. No append may run: it might be one of theirs."""
+        """Forgets the producers that are `silent`. Returns how many. No append may run: it might be one of theirs."""
         old = self.silent(now_ms, older_than_ms, kept)
         for number in old:
             self._states.pop(number, None)

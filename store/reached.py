@@ -4,15 +4,15 @@ A log that ends before what its record says, or that has an event of an earlier 
 was here: an old copy of its folder was put back, or the disk has lost the end of it. Recovery takes that for a loss of
 events (recovery.py).
 
-A record never says more than its log has on disk, so that nothing that comes in between makes a whole log look like an
-old one:
+A record never says more than its log has on disk. So whatever happens in between, a whole log never looks like an old
+copy:
 
 - After a sync of the log, before anybody counts on that, its record is written, without a sync. After a kill it says
-  exactly how far the log was; after a loss of power that, or what it said some time before.
+  exactly how far the log was. After a loss of power it says that, or what it said some time before.
 - Before a log is made shorter, or another one takes its place, its record is cleared, with a sync.
 
-What can't be read counts as nothing: then a log is taken as it is, as one of an earlier version. So does a write that
-the disk refuses. FORMAT.md has the bytes.
+A record that can't be read counts as missing: then the log is taken as it is, like a log of an earlier version. A write
+that the disk refuses is skipped. FORMAT.md has the bytes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Reached:
         self._file, self.key = file, key
         self.offset, self.epoch = 0, -1
         self.position = -1  # in the file; -1: it was not written yet
-        # How often it was, or is now being, forgotten: a sync of its log may still be under way.
+        # How many calls of `forget` have it, or had it. Then nothing is written, although a sync of its log may be
+        # under way.
         self.forgotten = 0
 
     def note(self, offset: int, epoch: int) -> None:
@@ -92,8 +93,8 @@ class ReachedFile:
             return self._known.setdefault(key, Reached(self, key))
 
     def forget(self, topic_id: bytes, indexes: Iterable[int]) -> None:
-        """To be called before other logs take the places of these, or none does. On disk when it returns. Raises
-        StorageError; then it must be called again, and a log that stays in its place until then goes on to note."""
+        """To be called before these logs are removed, or replaced by others. On disk when it returns. Raises
+        StorageError; then it must be called again, and until then the logs that stay go on noting."""
         with self._lock:
             gone = [self._known[key] for index in indexes if (key := (topic_id, index)) in self._known]
             for each in gone:

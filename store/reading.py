@@ -39,8 +39,8 @@ class ReadableLog:
         self.end_offset: int = self._active.next_offset  # the next event gets this one
         self._lock = Lock()  # held while the log's state changes: briefly, but during the write of an append
         self._broken = ""  # why nothing may be appended any more
-        self.damage = ""  # what was found last that can't be read; empty: nothing was
-        self.lost = ""  # which events it had, and has not any more; empty: none that are known
+        self.damage = ""  # the last damage that was found: what can't be read; empty: none
+        self.lost = ""  # which events it once had and has lost; empty: none that are known
         self._closed = False
         self._cuts = 0  # truncations: counted after readers see the new end and before files are cut
 
@@ -97,11 +97,11 @@ class ReadableLog:
         return self._reading(lambda known: known.find_timestamp(timestamp, self._start, self._stop(limit)), opens=True)
 
     def find_latest(self, limit: int | None = None) -> tuple[int, int] | None:
-        """The record (offset, timestamp) with the highest timestamp, the first such. As `find_timestamp`."""
+        """The first record (offset, timestamp) with the highest timestamp. Otherwise as `find_timestamp`."""
         return self._reading(lambda known: known.find_latest(self._start, self._stop(limit)), opens=True)
 
     def _range(self, offset: int, limit: int | None) -> int:
-        """The offset before which a read stops, once it is known that it may start at `offset`."""
+        """The offset before which a read from `offset` stops. Raises OffsetOutOfRange, StorageError."""
         end = self.end_offset
         if not self._start <= offset <= end:
             raise OffsetOutOfRange(f"offset {offset}: the log has {self._start} to {end}", start=self._start, end=end)
@@ -114,8 +114,8 @@ class ReadableLog:
         return end if limit is None or limit > end else limit
 
     def _reading(self, read: Callable[[Segments], T], *, opens: bool = False) -> T:
-        """Runs a read on the current segments; again, if they were removed or cut meanwhile. `opens`: it opens batches,
-        and so may fail by what was sent, too."""
+        """Runs a read on the current segments; again, if they were removed or cut meanwhile. `opens`: the read opens
+        batches, so it may also fail because of what a producer sent."""
         while True:
             cuts, known = self._cuts, self._segments  # taken before the log's start, which is published first
             try:
@@ -137,8 +137,8 @@ class ReadableLog:
                     raise StorageError(f"{self.folder}: {error}") from error
 
     def _is_lost(self) -> bool:
-        """Whether a segment's file that is not there is damage. Not if nothing is where the logs are: then the disk is
-        away, and may come back as it was."""
+        """Whether a missing file of a segment is damage. It is none if the folder of all logs is missing, too: then the
+        disk is away, and may come back as it was."""
         if self._closed:
             return False
         try:
@@ -149,8 +149,8 @@ class ReadableLog:
 
     @contextmanager
     def _finding(self) -> Iterator[None]:
-        """Notes the damage that the body meets. It may also meet a batch that was sent as it is, which no reader of
-        records can open; so the segment is read once more."""
+        """Notes the damage that the body meets. But the body may also fail at a batch that is as its producer sent it,
+        which no reader can open. So the segment is read once more, to tell them apart."""
         try:
             yield
         except CorruptBatch as error:

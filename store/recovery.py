@@ -161,8 +161,8 @@ class _Recovery(LogTail):
             self.lost(active, last, end, why)
 
     def tells_epoch(self, active: Segment, offset: int) -> bool:
-        """Whether the list of leader epochs is true there. Made anew from batches, it lacks those of which the cleaner
-        has taken all events; and none behind damage is believed."""
+        """Whether the list of leader epochs can be trusted at this offset. A list that was made anew from batches lacks
+        the epochs whose events the cleaner has all removed. After a damaged epoch the list is not trusted at all."""
         if self.saved is None:
             return offset >= active.base_offset and not self.misfits
         return self.saved.epochs is not None and not self.misfits

@@ -1,4 +1,4 @@
-"""Turns the disk's errors, and those of unreadable records, into those that the store raises."""
+"""Turns errors of the disk, and of records that can't be read, into the errors that the store raises."""
 
 from __future__ import annotations
 

@@ -6,15 +6,16 @@ Why these options:
   level-0 and pending-compaction triggers are therefore never reached, and writes have `no_slowdown`: a write that would
   have to wait, because every memtable is full and still being flushed, raises `Stalled` instead. Large writers ask
   `behind` first and pause by themselves.
-- **Memtables**: what a put costs is the cache misses of finding its place in a skip list. So small ones take half
-  the time (0.9 µs instead of 1.7 for random keys), and some of them together make files as large, for compactions to
-  merge, as one large one would. Entries that come gathered, thousands in a write, go to a list instead, which is sorted
-  once, when it is complete: 0.12 µs. To look into an incomplete one would mean to copy and to sort it, so each write
-  makes one memtable, and another small write ends it. A bloom filter over each keeps gets from looking into all. There
-  is one writer, so the cost of concurrent inserts is saved.
+- **Memtables**: most of a put's time goes into cache misses, while it finds its place in a skip list. So a put into a
+  small memtable takes half the time (0.9 µs instead of 1.7 for random keys). One flush merges several small memtables,
+  so the files that compactions merge are as large as those of one large memtable. Entries that come gathered, thousands
+  in a write, go to a list instead. It is sorted once, when it is complete: 0.12 µs an entry. A lookup in an incomplete
+  list would have to copy and sort it. So each write makes one memtable, and another small write ends it. A bloom filter
+  over each memtable saves most gets from looking into all. There is one writer, so the cost of concurrent inserts is
+  saved.
 - **Bounded memory.** `memtable_bytes` for all memtables together; blocks, indexes and filters live in one block cache.
-  Indexes and filters are partitioned, so that a database far larger than the cache need not hold them whole: it
-  costs a fifth of the gets/s of a small table, but unpartitioned they fell to 9,000/s once they no longer fitted.
+  Indexes and filters are partitioned, so that a database far larger than the cache need not hold them whole. That costs
+  a fifth of the gets/s of a small table; but without it gets fell to 9,000/s once indexes and filters no longer fitted.
   The cache is the LRU one: a HyperClockCache has a table for all blocks that it may ever hold, 2 MB of a cache of 64,
   and is hardly quicker while gets hold the GIL: by a tenth of their 3 µs at most. (RocksDB's row cache would serve
   scattered favourites 4 times faster, but excludes delete_range.)
@@ -88,7 +89,7 @@ __all__ = [
 
 LEAST_MEMTABLE = 64 << 10  # bytes; RocksDB takes no smaller size
 MEMTABLES, MERGED = 16, 4  # at most so many, and how many one flush merges into a file
-LISTS, LISTS_MERGED = 28, 7  # the same of those that take gathered entries: half of the bytes are keys' and Python's
+LISTS, LISTS_MERGED = 28, 7  # the same for lists of gathered entries; half of their bytes are keys' and Python's
 MOST_GATHERED = 8 << 20  # bytes: a write holds the GIL, and the first lookup in its list sorts that
 LEVEL0_TRIGGER = 8  # files in level 0 that start a compaction; a lower number would rewrite level 1 more often
 LEVEL0_LIMIT = 16  # files in level 0 at which writers should pause: a get may have to look into each
@@ -110,7 +111,7 @@ class Damaged(StorageError):
     """What RocksDB has on disk is not what it wrote. It takes no writes from then on."""
 
 
-HARMLESS = (  # texts of errors of an open that are no damage: a later try may succeed
+HARMLESS = (  # texts in errors of an open that are no damage: a later try may succeed
     "No space left",
     "Disk quota",
     "Permission denied",

@@ -14,7 +14,7 @@ from krappy.store.walk import Damage, batches
 
 def scrub(segment: Segment, epochs: Epochs) -> list[str]:
     """Checks every checksum, batch, offset and index entry, and that the batches have the leader epochs of the log
-    (`epochs`); returns the faults, in words, of epochs only the first. Raises OSError."""
+    (`epochs`); returns the faults, in words. Of wrong epochs only the first is told. Raises OSError."""
     problems: list[str] = []
     path, base = segment.path(), segment.base_offset
     end, size = segment.next_offset, segment.size

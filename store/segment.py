@@ -150,7 +150,7 @@ class Segment:
     # ---------------------------------------------------------------- files
 
     def handle(self, *, nowait: bool = False) -> Handle:
-        """The open file and its index. With `nowait` BlockingIOError when that needs the disk."""
+        """The open file and its index. With `nowait` raises BlockingIOError when that needs the disk."""
         held = self._held or (POOL.peek(self) if nowait else None)
         if held is not None:
             return held
@@ -379,7 +379,7 @@ class Segment:
         self, data: Buffer, position: int, expected: int, limit: int, left: int, max_records: int | None
     ) -> tuple[int, int, int, int]:
         """(bytes of whole batches at the start of `data`, the offset behind them, how many records they hold, size of
-        a first batch that is cut short). A corrupt batch ends the bytes; as the first one it raises CorruptBatch.
+        a first batch that is cut short). A corrupt batch ends the bytes; if it is the first one, raises CorruptBatch.
         """
         at, end, dense = 0, len(data), self.dense
         view = memoryview(data)

@@ -5,7 +5,8 @@ A file holds framed record batches, in the order they came, those of all partiti
 record, which is written once the file is whole and on disk: files without one are deleted on open. FORMAT.md and
 VIEWS.md describe the bytes. A record is durable after `Meta.sync`, which the broker shares among all that wait for it.
 
-Brokers of a cluster keep them in a replicated topic, under the same keys, and the batches in rows of it (`DATA`).
+Brokers of a cluster keep jobs and attempts in a replicated topic, under the same keys, and the batches in rows of that
+topic (`DATA`).
 """
 
 from __future__ import annotations
@@ -254,7 +255,7 @@ class StagingStore:
 
 
 class OwnJob(NamedTuple):
-    """What a folder has of a job's name: the job while it is not over, with its sealed attempts, and an outcome."""
+    """What a folder has under a job's name: the job while it is not over, with its sealed attempts, and an outcome."""
 
     job: Job | None = None
     sealed: Sequence[StagedTask] = ()
@@ -298,7 +299,7 @@ def job_in(key: bytes) -> str:
 
 
 def data_key(job: str, attempt: str, number: int) -> bytes:
-    """Of a row of frames. Keys ascend with their numbers."""
+    """The key of a row of frames. Keys ascend with the rows' numbers."""
     return group_key(DATA, job, attempt) + b"\xce" + number.to_bytes(4, "big")  # msgpack's u32
 
 
@@ -329,7 +330,7 @@ def job_of(name: str, value: bytes) -> Job:
 def packed_attempt(staging: StagedTask) -> bytes:
     fields: dict[str, Any] = staging._asdict()
     del fields["id"]
-    if staging.sealed:  # in a folder all are
+    if staging.sealed:  # in a folder all attempts are sealed
         del fields["sealed"]
     return bytes(msgpack.packb(fields))
 

@@ -3,10 +3,10 @@
     DATA/meta/SYNCED        8 bytes "KRAPPYS1", then u64 RocksDB's sequence number, then u32 CRC-32 (zlib's) of those 16
     DATA/meta/accept-loss   made by the operator: go on with what is left
 
-RocksDB takes a damaged place in its write-ahead log for the end of it, as a loss of power leaves one; all behind it is
-lost without a word. So the number of the last synced change is noted after each sync. The note itself is synced when
-the catalog is closed, and else whenever the system writes it: it may be behind, but never ahead. A note that can't be
-read is ignored.
+RocksDB takes a damaged place in its write-ahead log for the log's end, because a loss of power leaves such an end. All
+changes behind it are lost without a word. So the number of the last synced change is noted after each sync. The note
+itself is synced only when the catalog is closed. Before that the system writes it when it likes, so it may be behind,
+but never ahead. A note that can't be read is ignored.
 """
 
 from __future__ import annotations

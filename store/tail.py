@@ -59,7 +59,7 @@ class LogTail:
         self.touched: list[File] = []
         self.files: dict[str, tuple[int, int]] = {}
         self.saved: Checkpoint | None = None
-        self.misfits = False  # a batch has a leader epoch that can't be
+        self.misfits = False  # a batch has a leader epoch that it can't have
         self.holes = 0  # the offset at which the last hole found ends; 0: no hole
         self.gone_below = 0  # events from before this offset are missing, as far as was read here
 
@@ -190,8 +190,9 @@ class LogTail:
         """Rewrites the segment's file without the damaged bytes: (new file, its size).
 
         Intact batches behind the damage follow on, after an empty batch over the offsets between; the damaged bytes are
-        kept in a copy. Or the length of a last batch that is intact but for it is corrected. None when neither is
-        possible: nothing intact follows, or power may have been lost. Raises StorageError without room for the copies.
+        kept in a copy. Or, if only the length of the last batch is damaged, it corrects the length. None when neither
+        is possible: nothing intact follows, or power may have been lost. Raises StorageError without room for the
+        copies.
         """
         position, first = segment.size, segment.next_offset
         found = None
@@ -241,7 +242,8 @@ class LogTail:
         file.truncate(segment.size)
 
     def given_behind(self, segment: Segment, size: int, reason: str) -> int:
-        """The offset behind the last one that was given to the bytes behind the segment's last good batch."""
+        """The offset behind the last one that was given to an event in the bytes behind the segment's last good
+        batch."""
         position, given = segment.size, segment.next_offset
         moved = salvage.displaced(segment.file, position, size, given) if size - position >= batch.HEADER_SIZE else None
         if moved is not None:
@@ -304,7 +306,8 @@ class LogTail:
             self.remove(name)
 
     def lost(self, segment: Segment, first: int, until: int, why: str) -> None:
-        """To be called before anything is changed for it: a crash must not leave a log that looks whole."""
+        """Notes the loss of these offsets. To be called before the log is changed: a crash must not leave a log that
+        looks whole."""
         text = f"offsets {first} to {until - 1} at position {segment.size} of {segment.path()}: {why}"
         loss.note(self.folder, Trouble.LOST, text, self.disk)
         self.report.lost_offsets += until - first
@@ -362,8 +365,9 @@ class LogTail:
             self.note_epoch(header, self.folder / file_name(base, LOG), position)
 
     def note_epoch(self, header: batch.BatchHeader, path: Path, position: int) -> None:
-        """Notes a batch's leader epoch if it can be. If not, it is damage; but the batch stays: its events are whole.
-        Only the first is told: behind one that is too high, all others are too low."""
+        """Notes a batch's leader epoch if the batch can have it. If not, that is damage; but the batch stays, for its
+        events are whole. Only the first such damage is reported: behind an epoch that is too high, all others are too
+        low."""
         misfit = self.epochs.misfit(header.leader_epoch)
         if not misfit:
             self.epochs.note(header.leader_epoch, header.base_offset)

@@ -37,7 +37,8 @@ class TransactionStore:
         return self._meta.change({key_of(transaction.name): packed(transaction)})
 
     def fence_all(self, now_ms: int) -> None:
-        """For a restored folder. What can't be read stays as it is."""
+        """Fences the producers of all transactional ids, in a restored folder. A record that can't be read stays as it
+        is."""
         for row in list(self._meta.items(TRANSACTION)):
             with suppress(StorageError):
                 self.put(transactions.restored(unpacked(*row), now_ms))
@@ -81,7 +82,7 @@ def unpacked(key: bytes, value: bytes) -> Transaction:
         fields["groups"] = frozenset(map(str, fields["groups"]))
         found = Transaction(name_in(key), **fields)
         check_kinds(found, {each: int for each in fields if each not in ("stage", "partitions", "groups")})
-        most = MAX_EPOCH + (found.stage is not TxnStage.ONGOING)  # which is there to fence its producer
+        most = MAX_EPOCH + (found.stage is not TxnStage.ONGOING)  # one more is there to fence the producer
         if not (0 <= found.epoch <= most and 0 <= found.producer_id <= MOST_ID and found.next_id <= MOST_ID):
             raise ValueError("no producer has such an id or epoch")
         return found

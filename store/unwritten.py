@@ -2,8 +2,8 @@
 
 The write of an entry costs RocksDB as much as everything else that the fold does with it, and many keys change again
 soon. So entries gather here, of each key only the latest, until they take `most` bytes; then all go to RocksDB in one
-write (`Views`). Lookups look here first, and who reads in key order takes a copy. A crash loses them: they
-are folded from the log again.
+write (`Views`). Lookups look here first, and whoever reads in key order takes a copy. A crash loses them: they are
+folded from the log again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import cached_property
 from krappy.store.keys import applied_key, strays_key, view_prefix
 from krappy.store.rocks import WriteBatch
 
-MOST_FOLDED = 500_000  # events after which it is full, however few keys they have: a crash loses what they made
+MOST_FOLDED = 500_000  # events after which it is full, however few keys they have: a crash loses their fold
 HELD = 150  # bytes that an entry and its key take here in addition to their own
 OF_VIEW = 400  # bytes that a view takes here beside its entries
 Strays = tuple[int, bool]
@@ -43,8 +43,8 @@ class UnwrittenCopy:
         return self._keys[bisect_left(self._keys, first) : bisect_left(self._keys, end)]
 
     def added(self, keys: list[bytes], first: bytes, end: bytes, count: int) -> tuple[list[bytes], bytes]:
-        """(`keys`, which are RocksDB's from `first` to before `end`, together with those of here; where they end). At
-        most `count`."""
+        """(RocksDB's `keys` from `first` to before `end`, together with the unwritten ones of that range; the key
+        before which they end). At most `count` keys."""
         more = self.keys(first, end)[: count + 1]
         if not more:
             return keys, end
@@ -78,7 +78,7 @@ class Unwritten:
     @property
     def full(self) -> bool:
         """Whether they should be written before more are added."""
-        if self._size > self._bound:  # those that others have replaced were counted, too
+        if self._size > self._bound:  # entries that others have replaced were counted, too
             self._size = sum(map(_size, self._entries.values())) + OF_VIEW * len(self._entries)
             self._bound = self._size + self._most // 2
             if 4 * self._size > 3 * self._most:
@@ -117,7 +117,7 @@ class Unwritten:
         return found and found[0]
 
     def strays(self, number: int) -> Strays | None:
-        """What was given with `applied`."""
+        """The strays that were given with the view's applied offset."""
         return self._views[number][1]
 
     @property

@@ -34,8 +34,8 @@ class ViewNumbers:
         self._next = 1 if following is None else int.from_bytes(following, "big")
 
     def of(self, id: bytes) -> list[int]:
-        """The numbers of this topic's partitions, by index; more than it has if it could not be given more. Empty: it
-        has none here."""
+        """The numbers of this topic's partitions, by index. There are more of them than partitions if a try to add
+        partitions failed. Empty: it has none here."""
         return list(self._held[id][1]) if id in self._held else []
 
     def name(self, id: bytes) -> str:
@@ -43,8 +43,8 @@ class ViewNumbers:
         return str(self._held[id][0]) if id in self._held else ""
 
     def give(self, id: bytes, name: str, total: int) -> None:
-        """Makes sure that the topic has `total` numbers, durably. Raises InvalidPartitions when there are no more,
-        StorageError."""
+        """Makes sure that the topic has `total` numbers, durably. Raises InvalidPartitions when no more numbers are
+        left, StorageError."""
         with self._lock:
             known = self.of(id)
             if len(known) >= total:
@@ -53,7 +53,7 @@ class ViewNumbers:
             if following > MAX_NUMBER + 1:
                 raise InvalidPartitions("every partition number there is has been used")
             numbers = [*known, *range(self._next, following)]
-            self._next = following  # whatever comes: they may be on the disk although it says no
+            self._next = following  # even if the write fails: they may be on the disk all the same
             self._meta.change_durably(dict([(NEXT_NUMBER, following.to_bytes(8, "big")), record(id, name, numbers)]))
             self._held[id] = [name, numbers]
 

@@ -18,7 +18,7 @@ from krappy.store.unwritten import NOTHING, UnwrittenCopy
 
 DENSER = 2  # times as many keys of another view are read to find those that are in both
 MAX_BYTES = 1 << 20  # of keys that are read for that
-CHANGES = 1_000  # entries of a page that changed since the snapshot, and are looked up in it: each takes 5 µs
+CHANGES = 1_000  # at most so many changed entries of a page are looked up in the snapshot: each takes 5 µs
 
 
 class Rows(NamedTuple):
@@ -29,7 +29,7 @@ class Rows(NamedTuple):
     following: bytes | None
 
     def first(self, count: int) -> Rows:
-        """No more than so many of them."""
+        """The first of these rows, at most `count`."""
         if len(self.keys) <= count:
             return self
         return Rows(self.keys[:count], self.entries[:count], self.keys[count])
@@ -41,10 +41,11 @@ Failure = Callable[[str, Exception], Exception]
 class ViewSnapshot:
     """All views at one moment, given by their applied offsets then.
 
-    It is what RocksDB had, and over that what was unwritten. A key's offset only grows. So an entry that has an offset
-    below the view's applied offset of then was the same at that moment; a later one is looked up in a RocksDB snapshot.
-    Pages are read from the newest data, so an idle snapshot costs next to nothing; an iterator would keep every
-    memtable and file of its moment. (rocksdict's `Snapshot` gives its moment in lookups, but not in iterators.)
+    It consists of what RocksDB had then, and over that of what was unwritten. A key's offset only grows. So an entry
+    whose offset is below the view's applied offset of that moment is still the same. An entry with a higher offset is
+    looked up in a RocksDB snapshot. Pages are read from the newest data, so an idle snapshot costs next to nothing; an
+    iterator would keep every memtable and file of its moment. (rocksdict's `Snapshot` gives its moment in lookups, but
+    not in iterators.)
 
     One thing may be missing: a tombstone that has been taken out of the view since (but see `keep_all`). One thread at
     a time uses a snapshot.
@@ -147,10 +148,11 @@ class ViewSnapshot:
         return list(map(newest.get, stored, found)) if newest else found
 
     def shared(self, number: int, keys: Sequence[bytes]) -> list[bytes]:
-        """Those of these keys that may have an entry in this view; the others have none. `keys`: some view's, in order.
+        """The keys that may have an entry in this view; the others have none. `keys`: keys of some view, in order.
 
-        Reads the view's keys from the first to the last of them: that takes half of the time of looking each up. If
-        there are more than `DENSER` times as many, it reads no further, and gives the rest back. Raises StorageError.
+        Reads the view's own keys from the first to the last of `keys`: that takes half of the time of looking each up.
+        If the view has more than `DENSER` times as many there, it reads no further, and returns the rest of `keys` as
+        well. Raises StorageError.
         """
         if number in self._dropped or self._snapshot is None:
             raise StorageError("the view was dropped, or the snapshot closed, while it was read")
@@ -210,7 +212,7 @@ class ViewSnapshot:
     def _with_newest(
         self, keys: list[bytes], entries: list[bytes], between: tuple[bytes, bytes], count: int, room: int
     ) -> tuple[list[bytes], list[bytes], bytes]:
-        """RocksDB's rows together with what was unwritten, and the key where that ended: at most `count` rows, and no
+        """RocksDB's rows together with what was unwritten, and the key where they end: at most `count` rows, and no
         more once they have `room` bytes."""
         first, read_to = between
         found = dict(zip(keys, entries, strict=True))

@@ -1,10 +1,10 @@
 """The views: for each partition the latest entry of each key, and the applied offset.
 
-One RocksDB holds all views of a broker, together with what is `Unwritten` yet. Lookups and snapshots ask both; whatever
-else reads writes that first. RocksDB has no write-ahead log: the partition's log serves as one. Every write batch has
-the applied offset beside the entries that it covers, in the same column family, and RocksDB flushes a column family's
-memtables in order. So after a crash a view is the fold of the log up to its applied offset, and the rest of the log is
-applied again. VIEWS.md describes the bytes.
+One RocksDB holds all views of a broker, but for what is still `Unwritten`. Lookups and snapshots ask both. All other
+reads first write what is unwritten. RocksDB has no write-ahead log: the partition's log serves as one. Every write
+batch has the applied offset beside the entries that it covers, in the same column family, and RocksDB flushes a column
+family's memtables in order. So after a crash a view is the fold of the log up to its applied offset, and the rest of
+the log is applied again. VIEWS.md describes the bytes.
 
 Everything here is synchronous and safe to call from several threads; `apply` for one partition is called by one at
 a time, in order.
@@ -43,8 +43,8 @@ __all__ = ["ViewSnapshot", "Views"]
 MAX_TAKEN = 1 << 20  # bytes of entries looked at in one go
 MAX_KEYS = 4 << 20  # bytes of keys read in one go
 MOST_UNFLUSHED = 1_000_000  # events, about: a start folds them again in a second or two after a crash
-MOST_BESIDE = 256 << 10  # bytes that are left unwritten when a snapshot is taken, which holds them then
-MOST_IN_SNAPSHOTS = 32 << 20  # bytes that all snapshots hold so
+MOST_BESIDE = 256 << 10  # bytes that may stay unwritten when a snapshot is taken: it holds a copy of them
+MOST_IN_SNAPSHOTS = 32 << 20  # bytes that all snapshots hold in such copies
 HEADS, HEADS_ROOM = 16, 256 << 10  # at most so many keys are looked up together, and about so many bytes of entries
 
 
@@ -165,8 +165,9 @@ class Views(Renewable):
         """Whether appliers should pause: flushes or compactions do not keep up, and a write may soon have to wait.
         Cheap enough to call before each `apply`.
 
-        Also while what is unwritten is not full: scans have it written, too. If appliers went on, the next scan would
-        wait for a memtable, and the event loop with it, or small files would come faster than they are merged."""
+        They should pause even while what is unwritten is not full, for scans write it, too. If appliers went on, the
+        next scan would wait for a memtable, and the event loop with it; or small files would come faster than they are
+        merged."""
         return self._open is not None and not self._closed and rocks.behind(self._open)
 
     def apply(
@@ -182,11 +183,11 @@ class Views(Renewable):
         """Puts entries (record key to packed entry) and moves the applied offset, all or nothing.
 
         `applied`: the next offset to apply after this. `deletes`: keys to remove from the view: those of expired
-        tombstones. `strays`: the new value of `strays`; None: not known. `events`: how many the entries were folded
-        from, if more than there are entries. `size`: about the bytes that they and their keys take in memory, if that
-        is known. Mostly it only adds to what is unwritten; but when that is full, it is
-        written first, which holds the GIL for some milliseconds. When RocksDB has no free memtable then, it sleeps
-        (without the GIL) until there is one; `busy` warns of that. Raises StorageError.
+        tombstones. `strays`: the new value of `strays`; None: not known. `events`: from how many events the entries
+        were folded, if those are more than the entries. `size`: about the bytes that they and their keys take in
+        memory, if that is known. Mostly it only adds to what is unwritten; but when that is full, it is written first,
+        which holds the GIL for some milliseconds. When RocksDB has no free memtable then, it sleeps (without the GIL)
+        until there is one; `busy` warns of that. Raises StorageError.
         """
         with self._changing:
             if self._unwritten.full:
@@ -226,12 +227,12 @@ class Views(Renewable):
                 self._begin_flush()
 
     def _begin_flush(self) -> None:
-        """Few keys fill no memtable, however many events they have. Does not wait for the end."""
+        """Begins a flush, and does not wait for its end: few keys fill no memtable, however many events they have."""
         self._unflushed = 0
         try:
             self._db.flush(False)
         except Exception as error:
-            self._refusal("flushing the views", error)  # what was written is; the next write tells it
+            self._refusal("flushing the views", error)  # what was written stays written; the next write tells it
 
     def _commit(self, fill: Callable[[rocks.WriteBatch], None]) -> None:
         """Writes the batch that `fill` makes; retries while RocksDB would have to delay it."""
@@ -382,8 +383,8 @@ class Views(Renewable):
             return taken
 
     def _newest(self) -> UnwrittenCopy:
-        """What is unwritten now, or nothing once it is written. It is written if it is large, or snapshots hold much
-        already. Raises StorageError if it has to be written and can't be."""
+        """A copy of what is unwritten. If that is large, or snapshots hold much already, it is written first, and the
+        copy is empty. Raises StorageError if it has to be written and can't be."""
         unwritten = self._unwritten
         if not unwritten:
             return NOTHING

@@ -50,9 +50,9 @@ class WritableLog(ReadableLog):
     `high_watermark`: the offset below which all is committed, set by the caller; None: never set. Each checkpoint saves
     it, so after a crash it may be an earlier one. That is harmless: it rises again.
 
-    `gone_below`: tombstones and transactions' markers from before this offset may be missing: this log's cleaner has
-    removed them, or another broker's, from which it was fetched. So another log that ends before that offset can't go
-    on with this one: events of it might never be deleted (see replica_fetch.py).
+    `gone_below`: tombstones and transactions' markers from before this offset may be missing: the cleaner has removed
+    them, here or on the broker that this log was fetched from. So another log that ends before that offset can't be
+    continued with this one: some of its events might never be deleted (see replica_fetch.py).
     """
 
     def __init__(self, folder: Path, config: TopicConfig, disk: Disk, found: Recovered) -> None:
@@ -133,8 +133,8 @@ class WritableLog(ReadableLog):
         Offsets may be missing between and before them, because compaction removed them there. The batches must have
         been checked, as for `append`. Each must begin at or after the end of the one before it, end no further behind
         that than a segment may span, and have no lower leader epoch than the events before it (-1: its epoch is not
-        known); else ValueError. CorruptBatch if its length is not what its header says. Nothing is changed then. The
-        rest is as for `append`.
+        known); else raises ValueError. Raises CorruptBatch if a batch's length is not what its header says. Nothing is
+        changed then. The rest is as for `append`.
 
         Before the first batch behind a hole, a checkpoint is written that allows holes: else they would look like
         damage after a crash.
@@ -282,7 +282,8 @@ class WritableLog(ReadableLog):
             self._publish(AppendRun(segment), 0)
 
     def sync(self) -> int:
-        """Makes all durable that was appended before this call; returns the offset up to which it is. Blocks.
+        """Makes all durable that was appended before this call. Returns the offset up to which the log is durable.
+        Blocks.
 
         Now and then it writes a checkpoint too, so that little has to be read again after a crash. Raises StorageError
         when the disk refuses; then the log takes no more appends (`broken`), unless only a file descriptor was missing,
@@ -318,8 +319,8 @@ class WritableLog(ReadableLog):
             self._reached.note(end, self.epochs.at(end - 1))
 
     def checkpoint(self) -> None:
-        """Syncs, then writes a checkpoint: the next open reads no batch before the log's end of now. Blocks. Raises
-        StorageError."""
+        """Syncs, then writes a checkpoint, so that the next open reads no batch before the present end of the log.
+        Blocks. Raises StorageError."""
         with self._shaping:
             self._save(self._start)
 
@@ -330,8 +331,8 @@ class WritableLog(ReadableLog):
                 self._save(self._start)
 
     def _save(self, start: int, forget: Sequence[Segment] = ()) -> None:
-        """Writes a checkpoint of now, with this start of the log and without the segments in `forget`. `_shaping` is
-        held."""
+        """Writes a checkpoint of the present state, with this start of the log and without the segments in `forget`.
+        `_shaping` is held."""
         with refusals(self.folder):
             with self._lock:
                 if self._broken:
