@@ -21,7 +21,7 @@ FOR_EACH_PARTITION = 250  # bytes that a reader, a scan or a watch keeps for eac
 
 
 class Revoked:
-    """What was registered, and is not allowed any more."""
+    """A registration that is not allowed any more."""
 
     def __init__(self, error: AuthorizationFailed) -> None:
         self.error = error
@@ -129,7 +129,7 @@ class Reader:
         self.bytes = 0  # of the batches it was given
         self.rotation = 0  # index of the partition that is served first: they take turns
         self.closed = False
-        self.moved = Signal()  # as a partition has: a poll that waits wakes when the reader seeks, or is closed
+        self.moved = Signal()  # wakes a poll that waits, when the reader seeks or is closed
 
     def seek(self, at: TopicPartition, offset: int) -> None:
         self.positions[at] = offset

@@ -8,5 +8,5 @@ LONGEST_MS = 600_000
 
 
 def bounded_ms(asked_ms: int, seconds: float = math.inf) -> int:
-    """The wait that was asked for, between 0 and `LONGEST_MS`, and for so many seconds at most."""
+    """The wait that was asked for, in ms: at least 0, at most `LONGEST_MS` and at most `seconds`."""
     return math.ceil(max(0, min(asked_ms, LONGEST_MS, 1000 * seconds)))

@@ -69,7 +69,7 @@ def _all(request: Message, error: KrappyError) -> list[Message]:
 
 @serves(ApiKey.DELETE_ACLS, needs=needs.cluster(Op.ALTER))
 async def delete_acls(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    """The ACLs that each filter matches. One that several match is told for each."""
+    """Deletes the ACLs that the filters match. An ACL that several filters match is told for each of them."""
     results: list[Message] = []
     matching: list[Acl] = []
     try:

@@ -13,7 +13,7 @@ from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import ApiKey, Code
 
 INVALID_REQUEST = 42
-# Of the features (KIP-584): KIP-848, KIP-932, KIP-890.
+# The levels of the features (KIP-584): KIP-848, KIP-932, KIP-890.
 LEVELS = {"group.version": 1, "share.version": 1, "transaction.version": 2}
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # KIP-511
 _NAMED_SINCE = 3  # the version from which clients name their software

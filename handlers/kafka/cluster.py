@@ -150,7 +150,7 @@ async def describe_topic_partitions(session: KafkaSessionPort, request: Message,
     topics: list[Message] = []
     following = None
     for number, name in enumerate(sorted(name for name in names if name >= first), 1):
-        if number % FEW == 0:  # those that are not there, or may not be described
+        if number % FEW == 0:  # for names without a topic that may be described: the others pause below
             await session.pause()
         topic = found(session, name, Op.DESCRIBE)
         if isinstance(topic, Code):
@@ -285,7 +285,7 @@ async def _coordinator(session: KafkaSessionPort, key: str, kind: int) -> Messag
 
 
 def _group_in(key: str) -> str:
-    """The group of a share partition (GROUP:TOPIC-ID:PARTITION); "": it is no key of one."""
+    """The group of a share partition (GROUP:TOPIC-ID:PARTITION); "" if the key has not this form."""
     found = key.rsplit(":", 2)
     return found[0] if len(found) == 3 and found[1] and found[2].isdecimal() else ""
 

@@ -44,7 +44,7 @@ Chain = list[tuple[str, str | None, ConfigSource]]  # (name, value, source): the
 
 
 class SettingsShown(NamedTuple):
-    """What of settings is shown. `keys`: only these settings; None: all."""
+    """Which settings are shown, and what of each. `keys`: only these settings; None: all."""
 
     keys: Collection[str] | None = None
     synonyms: bool = False

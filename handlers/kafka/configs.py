@@ -32,7 +32,8 @@ _NO_LOGGERS = "the log level is set when the broker starts: see `krappy serve --
 
 class Target(NamedTuple):
     """`known`: the settings it can have; `held`: those set for it now; `effective`: those in force now. `check` raises
-    when changes are wrong. `alter` makes changes; it calls a function for them when nobody else can change any."""
+    when changes are wrong. `alter` makes changes: it is given a function, and calls it for the changes while nobody
+    else can change settings."""
 
     what: str  # for people: "topic", "broker", "group"
     known: Mapping[str, Setting]
@@ -104,9 +105,9 @@ Asked = Callable[[Target, list[Message], Held, Held], Wanted]
 
 
 async def change_configs(session: KafkaSessionPort, request: Message, asked_of: Asked) -> Message:
-    """The answer. `asked_of(target, configs, held, effective)` gives the changes that a resource's entry asks for, by
-    the settings set for the target and those in force. It is called twice: to check the changes, and again when they
-    are made, while nobody else can change the same settings."""
+    """The answer. `asked_of(target, configs, held, effective)` gives the changes that a resource's entry asks for.
+    `held`: the settings set for the target; `effective`: those in force. It is called twice: to check the changes, and
+    again when they are made, while nobody else can change the same settings."""
     resources = request["resources"]
     asked = {(each["resource_type"], each["resource_name"]): each for each in resources}
     twice = more_than_once((each["resource_type"], each["resource_name"]) for each in resources)

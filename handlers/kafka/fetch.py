@@ -8,9 +8,9 @@
 - There are no fetch sessions (KIP-227). The answer's session id is 0, which tells the client to name all its partitions
   each time. A request with session epoch 0 or -1 names them all, and is served. Any other epoch continues a session:
   FETCH_SESSION_ID_NOT_FOUND.
-- One whose login ends while it waits is answered without partitions then.
-- A consumer that is over its quota is answered without partitions (KIP-219). One that has a quota gets what it may have
-  in a second, or one batch.
+- A request whose client's login ends while it waits is answered without partitions then.
+- A consumer that is over its quota is answered without partitions (KIP-219). A consumer that has a quota gets at most
+  what it may have in a second, or one batch.
 - A replica, which names its broker id, reads differently: replica_fetch.py.
 """
 
@@ -34,12 +34,12 @@ from krappy.wire.kafka import ApiKey, Code, code_for
 BY_ID_SINCE = 13  # the version from which topics are named by their ids (KIP-516)
 HINTS_SINCE = 16  # the version from which an answer has leaders and their addresses (KIP-951)
 READ_COMMITTED = 1
-DEBUGGING = -2  # as a replica's id: of kafka-replica-verification.sh, which reads from followers, too
+DEBUGGING = -2  # the replica id that kafka-replica-verification.sh sends: it reads from followers, too
 FULL = (0, -1)  # session epochs of a request that names all its partitions: a new session, or none
 NOTHING = {"error_code": 0, "session_id": 0, "responses": [], "node_endpoints": []}
 MANY = 500  # partitions that are read in one turn
-LARGE = 2000  # a request that names more partitions takes much memory, so it waits at most
-LARGE_SECONDS = 1.0  # this long, and then its client asks again
+LARGE = 2000  # a request that names more partitions takes much memory: it waits LARGE_SECONDS at most
+LARGE_SECONDS = 1.0  # after that its client asks again
 
 
 class Wanted(NamedTuple):
@@ -57,7 +57,7 @@ class Wanted(NamedTuple):
 
 
 def limit_of(source: SourcePort, committed: bool) -> int:
-    """The offset before which may be read now."""
+    """The offset before which events may be read now."""
     return source.last_stable_offset if committed else source.high_watermark
 
 
@@ -216,7 +216,7 @@ class Fetch:
             return self._answer(found)
 
     async def _find_again(self) -> bool:
-        """Looks what the client may read now, if ACLs have changed; whether they have."""
+        """If ACLs have changed, finds anew what the client may read. Returns whether they have."""
         version = self.session.access.version
         if self._access == version:
             return False

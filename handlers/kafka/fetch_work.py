@@ -1,4 +1,4 @@
-"""The course of a Fetch, of a consumer's and of a replica's: find the partitions, answer at once, or wait."""
+"""What the Fetches of consumers and of replicas have in common: find the partitions, answer at once, or wait."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from krappy.handlers.kafka.registry import Message
 from krappy.ports import KafkaSessionPort, Raw
 
 MAX_BYTES = 55 << 20  # of records in one answer, as Kafka's fetch.max.bytes
-LONG_MS = 100  # an answer that has taken this long to make is sent without the partitions that are left,
-WORTH = 64 << 10  # if it has this many bytes of records
+LONG_MS = 100  # an answer with WORTH bytes that took so long to make is sent without the partitions that are left
+WORTH = 64 << 10  # bytes of records
 T = TypeVar("T")
 
 
@@ -19,7 +19,7 @@ class FetchRead(Protocol):
     """One read of a partition. Raises KrappyError."""
 
     def now(self) -> Raw:
-        """Raises BlockingIOError where the disk would be waited for."""
+        """Raises BlockingIOError if it would have to wait for the disk."""
 
     async def read(self) -> Raw: ...
 
@@ -36,7 +36,7 @@ class FetchWork(Protocol):
         """Finds the partitions asked for; yields after some, so that others have their turn."""
 
     def now(self) -> Message | None:
-        """The answer; None: it has to wait. Raises BlockingIOError where the disk would be waited for."""
+        """The answer; None: the request has to wait. Raises BlockingIOError if it would have to wait for the disk."""
 
     async def wait(self) -> Message: ...
 
@@ -51,7 +51,7 @@ def never_late(got: int) -> bool:
 
 
 def read_now(reads: Reads[T]) -> T:
-    """Does all reads from memory. Raises BlockingIOError where the disk would be waited for."""
+    """Does all reads from memory. Raises BlockingIOError if it would have to wait for the disk."""
     try:
         read = next(reads)
         while True:
@@ -71,7 +71,7 @@ async def read_all(
     session: KafkaSessionPort, room: int, reads_in: Callable[[int, Callable[[int], bool]], Reads[T]]
 ) -> T:
     """Does all reads of `reads_in(room, late)`, about `room` bytes at most in all. `late(got)`: whether the answer has
-    taken so long that it is sent with the `got` bytes that it has. The peer works on these meanwhile."""
+    taken so long that it is sent with the `got` bytes that it has, so that the peer can work on them."""
     clock = session.broker.clock
     begun = clock.steady_ms()
     reads = reads_in(room, lambda got: got >= WORTH and clock.steady_ms() - begun > LONG_MS)

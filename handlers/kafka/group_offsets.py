@@ -41,7 +41,7 @@ def offset_commit(
 async def _commit_many(session: KafkaSessionPort, request: Message, version: int) -> Message:
     offsets: Offsets = {}
     answers: list[Message] = []
-    await session.pause()  # to read the request took long
+    await session.pause()  # reading the request took long
     for _ in _read(session, request, version, offsets, answers):
         await session.pause()
     gone = {name for name, _ in offsets if isinstance(found(session, name, Op.READ), Code)}  # deleted meanwhile
@@ -77,7 +77,7 @@ def _read(
     session: KafkaSessionPort, request: Message, version: int, offsets: Offsets, answers: list[Message]
 ) -> Iterator[None]:
     """Adds to `offsets` the positions of a request that may be committed, and to `answers` the topics of its answer.
-    There these positions have the code None. Yields when others should have their turn."""
+    In `answers` these positions have the code None. Yields when others should have their turn."""
     by_id, rows = version >= BY_ID_SINCE, 0
     now = session.broker.clock.steady_ms()
     retention = request.get("retention_time_ms", -1)

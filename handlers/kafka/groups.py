@@ -55,7 +55,7 @@ def join_group(session: KafkaSessionPort, request: Message, version: int) -> Lat
     )
 
     def answer(joined: Joined) -> Message:
-        if session.access.denies(Resource.GROUP, name, Op.READ):  # not any more
+        if session.access.denies(Resource.GROUP, name, Op.READ):  # it has lost the right meanwhile
             joined = Joined(Fault.GROUP_AUTHORIZATION_FAILED, joined.member_id)
         protocol = joined.protocol
         return {
@@ -94,7 +94,7 @@ def sync_group(session: KafkaSessionPort, request: Message, version: int) -> Mes
     )
 
     def answer(synced: SyncAnswer) -> Message:
-        if session.access.denies(Resource.GROUP, request["group_id"], Op.READ):  # not any more
+        if session.access.denies(Resource.GROUP, request["group_id"], Op.READ):  # it has lost the right meanwhile
             synced = SyncAnswer(Fault.GROUP_AUTHORIZATION_FAILED)
         return _synced(synced)
 
@@ -154,7 +154,7 @@ NOT_FOUND_SINCE = 6  # the version from which a missing group is an error; befor
 @serves(ApiKey.DESCRIBE_GROUPS, needs=needs.group(Op.DESCRIBE) + needs.topic(Op.DESCRIBE))
 async def describe_groups(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """Classic groups with their members, and native groups in the same form. What members subscribe to, and what they
-    are assigned, is left out where it names a topic that may not be described (Kafka tells it)."""
+    are assigned, is left out where it names a topic that may not be described (Kafka does not leave it out)."""
     groups = []
     async with counted(session) as rows:
         for name in request["groups"]:

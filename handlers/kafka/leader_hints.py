@@ -1,4 +1,4 @@
-"""Who leads a partition instead, in an answer that refuses a client because this broker does not (KIP-951).
+"""Tells a client who leads a partition, in an answer that refuses it because this broker does not (KIP-951).
 
 The client then goes to the leader at once, without asking for Metadata. A hint is what this broker's image has. It may
 be older than what the client knows; the leader epoch tells.

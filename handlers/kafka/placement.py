@@ -146,8 +146,9 @@ _NO_LEADER = {
 
 @serves(ApiKey.ELECT_LEADERS, needs=needs.cluster(Op.ALTER) + needs.topic(Op.DESCRIBE))
 async def elect_leaders(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    """Gives partitions their preferred leaders, or those without a leader one that may lack events (KIP-183, KIP-460).
-    If the request means all, the answer leaves out those that need no election."""
+    """Makes the preferred replicas of partitions their leaders (KIP-183). In an unclean election, gives partitions
+    without a leader one that may lack events (KIP-460). If the request means all, the answer leaves out those that need
+    no election."""
     kind, everything = request["election_type"], request["topic_partitions"] is None
     if kind not in _NO_LEADER:
         return {"error_code": Code.INVALID_REQUEST, "replica_election_results": []}

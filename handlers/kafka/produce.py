@@ -4,10 +4,11 @@ Each batch goes to `Partition.publish` as it came, a view of the frame, before t
 requests of a connection keep their order and can share a group commit. acks=-1 waits until all replicas in sync have
 it on disk, and acks=1 until this broker has, however many are in sync. acks=0 waits for nothing, but its bytes count
 against the budget until they are written, as for acks=1; an error closes the connection, because there is no answer to
-tell it. A header can make a record conditional (core/conditions.py). Brokers publish staged jobs to each other by it.
+tell it. A header can make a record conditional (core/conditions.py). Brokers publish staged jobs to each other by this
+API.
 
-What is refused here, before its partition has it, may be taken a moment later: once this broker leads the partition,
-say. Then it is taken in its producer's order alone (core/refused_batches.py).
+A batch that is refused here, before its partition has it, may be taken a moment later; for example, once this broker
+leads the partition. Then it is taken only in its producer's order (core/refused_batches.py).
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class Work:
         self.refused = _RefusedHere(session)
         self.responses: list[Message] = []
         self.laters: list[Later[StoredAt]] = []
-        self.waiting: list[tuple[Message, bool, TopicPort, PartitionPort]] = []  # of each: LogAppendTime?
+        self.waiting: list[tuple[Message, bool, TopicPort, PartitionPort]] = []  # the bool: LogAppendTime
 
     def topic(self, data: Message) -> list[Message]:
         """Adds a topic to the answer. Returns its list of partitions, to be filled."""
@@ -187,8 +188,8 @@ def _publish(
 
 
 class _RefusedHere:
-    """Batches of one connection that were refused for now before their partitions had them. `by_partitions`: and by
-    them."""
+    """Batches of one connection that were refused for now, before their partitions had them. `by_partitions`: those
+    that were refused by their partitions."""
 
     __slots__ = ("_broker", "_first", "_state", "by_partitions")
 
@@ -230,7 +231,7 @@ def _partitions(broker: BrokerPort) -> int:
 
 
 def _topic(session: KafkaSessionPort, name: str, id: bytes, by_id: bool, own: str) -> TopicPort | Code | InvalidTopic:
-    """As `topic_to_write`, or why what has this name can only be read."""
+    """As `topic_to_write`; or an InvalidTopic that says why this name can only be read."""
     try:
         topic = topic_to_write(session, name, id, by_id, own)
         if isinstance(topic, Code) and not isinstance(table := topic_of(session, name, id, by_id, Op.WRITE), Code):

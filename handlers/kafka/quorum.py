@@ -1,7 +1,8 @@
 """DescribeQuorum (55): who keeps the cluster's metadata, and how far the replicas are of partitions led here.
 
-Kafka answers for the log of its metadata alone. Here it is any partition's answer: only the leader knows how far its
-followers are, and brokers ask each other by this to show it. In sync are the voters; the observers are not.
+Kafka answers only for the log of its metadata. This broker answers for any partition that it leads: only the leader
+knows how far its followers are, and brokers ask each other by this API to show it. The voters are the replicas in sync,
+the observers are the others.
 """
 
 from __future__ import annotations

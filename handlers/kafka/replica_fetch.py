@@ -5,17 +5,18 @@
   replica must be the process that was registered last with its broker id: it tells its broker epoch (KIP-903).
 - An answer has only the partitions with news: events, a high watermark or a log start that the replica was not told, an
   error, or where its log parts from the leader's. What it was told is remembered with the connection.
-- So is what it waits for: a partition that has been asked for is waited for until it is in an answer. Then the replica
-  names it again. So the work for a request is as much as there is news, however many partitions there are. Session
-  epoch 0 begins anew, and so does -1; any other continues (the fields of KIP-227).
-- A request without news waits for some, whatever its min_bytes. What a replica waits for is in sync meanwhile.
+- What it waits for is remembered, too: each partition that it has asked for, until the partition is in an answer. Then
+  the replica names it again. So the work for a request depends on how much news there is, not on how many partitions
+  there are. The session epochs 0 and -1 begin anew; any other continues (the fields of KIP-227).
+- A request without news waits for some, whatever its min_bytes. While a replica waits for a partition, it counts as in
+  sync there.
 - A replica that was away may have events that were deleted meanwhile. If their tombstones may have been compacted away,
-  its first fetch is answered as if nothing of its log were the leader's: it begins anew. What a replica needs that is
-  catching up is kept for it. (Kafka has no such rule: a replica that was away longer than delete.retention.ms brings
+  its first fetch is answered as if nothing of its log were the leader's: it begins anew. What a replica needs while it
+  catches up is kept for it. (Kafka has no such rule: a replica that was away longer than delete.retention.ms brings
   deleted keys back.)
 - Events for a replica that is throttled, and not in sync, wait while the quota is used up (KIP-73).
 - An offset out of range is answered with the offset where the replica starts over: the log start, or where the batch
-  begins that contains it. From there on it may ask, below the log start, because it has whole batches.
+  begins that contains it. It may ask from there on, although that is below the log start, because it has whole batches.
 """
 
 from __future__ import annotations
@@ -62,8 +63,9 @@ def replica_of(request: Message) -> ReplicaId | None:
 
 
 class ReplicaWanted:
-    """One partition that a replica waits for. `asked`: its part of the request. `offset`: it has everything before on
-    its disk. `is_below`: that is below the log start. `is_outdated`: the replica has to begin anew."""
+    """One partition that a replica waits for. `asked`: its part of the request. `offset`: the replica has everything
+    before it on its disk. `is_below`: the offset is below the log start. `is_outdated`: the replica has to begin
+    anew."""
 
     __slots__ = ("_watch", "asked", "is_below", "is_outdated", "key", "offset", "port", "topic")
 
@@ -97,7 +99,7 @@ class ReplicaWanted:
         return self._watch.quota_pause > 0 and self.port.throttles(self.key[0])
 
     def stir(self) -> None:
-        """It may have news."""
+        """To be called when it may have news."""
         self._watch.stirred[self.key] = self
         self._watch.moved.fire()
 
@@ -145,7 +147,7 @@ class ReplicaWatch:
             found.port.grown.unsubscribe(found.stir)
 
     def has_news(self, wanted: ReplicaWanted) -> bool | None:
-        """None: there may be news once the quota has room."""
+        """Whether it has news; None: there may be some once the quota has room."""
         port = wanted.port
         if not wanted.is_led or wanted.is_below or wanted.is_outdated:
             return True
@@ -158,7 +160,8 @@ class ReplicaWatch:
         return self.quota_pause if any(each.is_held for each in self.stirred.values()) else inf
 
     def some_news(self) -> bool:
-        """Whether there is news. Forgets the stirred ones before it that have none, and do not wait for the quota."""
+        """Whether a stirred partition has news. Those before it that have none, and do not wait for the quota, are no
+        longer stirred."""
         for key, wanted in tuple(self.stirred.items()):
             news = self.has_news(wanted)
             if news:
@@ -173,7 +176,8 @@ class ReplicaWatch:
 
 
 def watch_of(session: KafkaSessionPort, request: Message) -> ReplicaWatch | None:
-    """What the connection waits for, when the request begins anew or continues; None: it can't continue."""
+    """What the replica waits for on this connection: a new watch if the request begins anew. None: the request can't
+    continue."""
     state, epoch = session.state, request["session_epoch"]
     found: ReplicaWatch | None = state.get("REPLICA_WATCH")
     if epoch > 0:
@@ -434,7 +438,7 @@ def fetch_for_replica(
 
 
 def _denied(session: KafkaSessionPort) -> Message | None:
-    """The answer to one who is no broker."""
+    """The answer to a client that may not act as a broker; None: it may."""
     denied = denied_on_cluster(session, Op.CLUSTER_ACTION)
     return None if denied is None else {**denied, "session_id": 0, "responses": []}
 
@@ -444,7 +448,7 @@ def _told(port: LeaderPort) -> Told:
 
 
 def _begins(raw: Raw | None, offset: int) -> int:
-    """Where the batch begins that contains `offset`, which was read for this."""
+    """Where the batch that contains `offset` begins. `raw`: what was read there."""
     assert raw is not None
     assert not isinstance(raw.records, FilePart)  # so little is not sent from the file
     return min(offset, read_header(raw.records).base_offset) if len(raw.records) else offset

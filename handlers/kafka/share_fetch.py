@@ -1,16 +1,18 @@
 """ShareFetch (78) and ShareAcknowledge (79): members of share groups acquire records, and acknowledge them (KIP-932).
 
 - Both belong to a share session, whose epoch grows with each request: 0 begins one, -1 ends it. A session remembers its
-  partitions, so a request names those that are new, or have acknowledgements.
-- Acknowledgements of a partition are taken all or none, but for a long request whose member loses what it has acquired
-  while it is taken: then the answer is an error, and a part was taken. They are durable when they are answered.
+  partitions, so a request names only those that are new, or have acknowledgements.
+- Either all acknowledgements of a partition are taken, or none. There is one exception: the member may lose what it has
+  acquired while a long request is being taken. Then the answer is an error, and a part was taken. Acknowledgements are
+  durable when they are answered.
 - A ShareFetch waits until there is a record; min_bytes beyond that counts for nothing. It gets at most max_records, in
   both acquire modes.
-- A session is of the user at the address that has opened it: others of the group may not read all of its topics.
+- A session belongs to the user, at the address, that has opened it: other users of the group may not be allowed to read
+  all of its topics.
 - A session ends with its connection. Then what its member has acquired goes to others, and counts as delivered: it may
   be what the member died of.
 - A partition stays in its session until the member forgets it, whatever becomes of it here. While another broker that
-  keeps the group's state is away, it brings nothing, as in Kafka; a client would not know the error.
+  keeps the group's state is away, the partition brings nothing, as in Kafka; a client would not know the error.
 """
 
 from __future__ import annotations
@@ -85,12 +87,12 @@ class ShareRequest:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether ACLs may have changed since it was looked at what the client may read."""
+        """Whether ACLs may have changed since the client's right to read was checked."""
         return self.session.access.version not in (0, self._access)
 
     def check_access(self) -> dict[At, KrappyError]:
-        """Gives the partitions of the session that the client may not read any more, and why; nothing is open there
-        now. Raises AuthorizationFailed if it may not read as this group."""
+        """Returns the partitions of the session that the client may not read any more, with the errors, and closes
+        them. Raises AuthorizationFailed if the client may not read in this group."""
         access = self.session.access
         if not self.is_outdated:
             return {}
@@ -110,7 +112,7 @@ class ShareRequest:
         return bool(self.request.get("is_renew_ack"))
 
     async def acknowledge(self) -> dict[At, KrappyError]:
-        """Takes all acknowledgements, durably. Gives the errors."""
+        """Takes all acknowledgements, durably. Returns the errors."""
         errors: dict[At, KrappyError] = {}
         touched = {}
         for number, (at, batches) in enumerate(self.acks.items(), 1):
@@ -121,7 +123,7 @@ class ShareRequest:
                 self._check(acks)
                 shared = self.member.parts.get(at)
                 if shared is None:
-                    self.led(at)  # to tell who leads it, if that is why
+                    self.led(at)  # raises NotLeader, if that is why
                     raise Refused(Fault.INVALID_RECORD_STATE, "the member has acquired nothing there")
                 for _ in self.group.acknowledge(self.member, shared, acks):
                     touched[at] = shared
@@ -150,7 +152,7 @@ class ShareRequest:
 
     async def add_partitions(self) -> dict[At, KrappyError]:
         """Adds the partitions that are named to the session, removes those to be forgotten, and opens what is not open.
-        Gives the errors. Raises Refused: the group is no share group."""
+        Returns the errors. Raises Refused if the group is no share group."""
         parts = self.member.parts
         for topic in self.request["forgotten_topics_data"]:
             for index in topic["partitions"]:
@@ -176,7 +178,7 @@ class ShareRequest:
         return errors
 
     async def _open(self, led: dict[PartitionId, Any]) -> dict[At, KrappyError]:
-        """Gives the errors that a client can do something about."""
+        """Returns the errors that a client can do something about."""
         try:
             opened = await self.connection.open(self.group, led)
         except (NotCoordinator, CoordinatorNotAvailable):
@@ -204,7 +206,7 @@ class ShareRequest:
         return code
 
     def open_ids(self) -> dict[tuple[str, int], At]:
-        """The partitions that are open now, by topic and partition. What was open before may be lost."""
+        """The partitions that are open now, by topic and partition. Partitions that were open before may be lost."""
         return {shared.at: at for at, shared in self.member.parts.items() if shared is not None}
 
     def answer(self, rows: dict[At, Message]) -> Message:
@@ -220,7 +222,7 @@ class ShareRequest:
         }
 
     def end(self) -> None:
-        """Ends the session, if the request is to."""
+        """Ends the session, if the request asks for that."""
         if self.epoch == FINAL:
             self.connection.end(self.group, self.member)
 

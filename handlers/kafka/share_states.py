@@ -50,13 +50,13 @@ def _refusal(error: KrappyError) -> Message:
 
 
 def _refused(error: KrappyError) -> Message:
-    """Of the whole request."""
+    """The answer that refuses a whole request."""
     return {"results": [], **_refusal(error)}
 
 
 @serves(ApiKey.INITIALIZE_SHARE_GROUP_STATE, needs=NEEDS)
 async def initialize_share_group_state(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    """The group reads these partitions anew. Without any, its name is kept for it."""
+    """The group reads these partitions anew. If none is named, the name only becomes that of a share group."""
     name = request["group_id"]
     try:
         _check_size(request)
@@ -145,7 +145,7 @@ async def delete_share_group_state(session: KafkaSessionPort, request: Message, 
 
 @serves(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, needs=NEEDS)
 async def read_share_group_state_summary(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    """Of the partitions that are named; without any, of all in which the group has begun to read."""
+    """How far the group is in the partitions that are named; if none is, in all in which it has begun to read."""
     try:
         _check_size(request)
         wanted = {id for id, _ in _asked(request)}
@@ -174,7 +174,7 @@ def _now(message: Message) -> Later[Message]:
 
 
 def _told(later: Later[Message]) -> Later[Message]:
-    """The same; an error becomes an answer."""
+    """The same answer; a KrappyError becomes an answer, too."""
     told: Later[Message] = Later()
 
     def settle(answer: Message | None, error: Exception | None) -> None:

@@ -37,7 +37,7 @@ def topics_listed(session: KafkaSessionPort) -> list[SourceTopicPort]:
 
 def topic_of(session: KafkaSessionPort, name: str, id: bytes, by_id: bool, op: Op) -> SourceTopicPort | Code:
     """The topic that an entry of a request means, by its id or by its name; or the Code that says why there is none.
-    Raises InvalidTopic for what nobody does to an internal topic."""
+    Raises InvalidTopic for an operation that nobody may do on an internal topic."""
     try:
         if not by_id:
             return topic_named(session, name, op) or Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -66,7 +66,7 @@ def topic_to_write(session: KafkaSessionPort, name: str, id: bytes, by_id: bool,
 
 
 async def denied_topics(session: KafkaSessionPort, names: Iterable[str], op: Op) -> set[str]:
-    """Those of these topics on which the operation is not allowed. Found in several turns."""
+    """The names of these topics on which the operation is not allowed. Found in several turns."""
     denied: set[str] = set()
     for number, name in enumerate(names, 1):
         if session.access.denies(Resource.TOPIC, name, op):

@@ -117,7 +117,7 @@ async def add_partitions_to_txn(session: KafkaSessionPort, request: Message, ver
 
 
 class PartitionsAsked:
-    """Partitions of one transaction, of which a request asks whether they are in it, or that they be added.
+    """Partitions that a request names for one transaction: it asks whether they are in it, or adds them.
 
     `number`: the transaction's, once that is known; else -1."""
 
@@ -141,7 +141,8 @@ class PartitionsAsked:
         return found
 
     async def added(self, rows: BatchedRows | None = None) -> list[Message]:
-        """If one of them does not exist, none is added. `rows`: of a request of a broker, which leads them."""
+        """If one of them does not exist, none is added. `rows`: given for the request of another broker, which leads
+        the partitions."""
         asked = [TopicPartition(topic["name"], index) for topic in self._topics for index in topic["partitions"]]
         missing = await self._missing() if rows is None else {}
         code: int = Code.OPERATION_NOT_ATTEMPTED
@@ -163,7 +164,7 @@ class PartitionsAsked:
         ]
 
     async def _missing(self) -> dict[TopicPartition, Code]:
-        """Those that can't be added, and why. Found in several turns."""
+        """The partitions that can't be added, and why. Found in several turns."""
         missing: dict[TopicPartition, Code] = {}
         for number, asked in enumerate(self._topics, 1):
             topic = self._topic(asked["name"])

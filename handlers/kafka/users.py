@@ -53,7 +53,7 @@ def _described(name: str, users: Mapping[str, Credentials], times: int) -> Messa
 
 @serves(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, needs=needs.cluster(Op.ALTER))
 async def alter_credentials(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    """All changes of a user are done or none; those of other users do not matter to it."""
+    """Either all changes of a user are done or none, whatever becomes of the changes of other users."""
     if (denied := denied_on_cluster(session, Op.ALTER)) is not None:
         names = dict.fromkeys(each["name"] for each in [*request["deletions"], *request["upsertions"]])
         return {"results": [{"user": name, **denied} for name in names]}

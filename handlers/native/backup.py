@@ -11,8 +11,8 @@ from krappy.wire import messages
 
 GRANTS = [Grant(Resource.CLUSTER, CLUSTER_NAME, Op.CLUSTER_ACTION)]
 MAX_BYTES = 4 << 20  # of one answer
-# Seconds of silence after which who holds files is taken for gone: they keep disk, and after a few of them nobody else
-# can make a backup. Clients ping every 30.
+# Seconds of silence after which a client that holds files is taken for gone: held files take disk, and when a few
+# clients hold some, nobody else can make a backup. Clients ping every 30 seconds.
 PATIENCE = 90.0
 
 

@@ -112,7 +112,8 @@ def _gather(reader: Reader, request: messages.Poll, room: int) -> list[Part]:
     being first.
 
     Raises BlockingIOError when it would have to wait for the disk, and a partition's KrappyError; but only while
-    nothing was taken, because events of other partitions must not be lost. That partition's turn to be first comes.
+    nothing was taken, because events of other partitions must not be lost. In that case the partition raises once it is
+    its turn to be first.
     """
     parts: list[Part] = []
     records = request.max_records

@@ -156,8 +156,8 @@ async def _in_parts(
 
 
 def uncount(session: SessionPort, request: messages.Unregister) -> Callable[[], Awaitable[None]] | None:
-    """Tells the group which events a leaving member has not looked at: at once, or what takes several turns to do it.
-    Raises UnknownHandle when the handle is not a member's."""
+    """Tells the group which events a leaving member has not looked at. Returns None when that is done, else a function
+    that does it in several turns. Raises UnknownHandle when the handle is not a member's."""
     if session.revoked(request.handle) is not None:
         return None
     member = session.find(request.handle, Membership).member

@@ -21,7 +21,7 @@ async def stage(session: SessionPort, request: messages.Stage) -> messages.Stage
     opened = await job.stage(request.topic, request.job, request.task, request.attempt, request.ttl_ms, request.stage)
     handle, topic = 0, opened.attempt.topic
     try:
-        if topic is not None:  # that of an attempt which goes on may be another one
+        if topic is not None:  # an attempt that goes on may be for another topic
             session.access.check_topics([topic.name], Op.WRITE, "the job")
         name = request.topic if topic is None else topic.name
         grants = [Grant(Resource.TRANSACTIONAL_ID, request.job, Op.WRITE), Grant(Resource.TOPIC, name, Op.WRITE)]
@@ -51,7 +51,7 @@ async def commit(session: SessionPort, request: messages.CommitStaged) -> messag
     session.access.check_topics(staging.topics(request.job), Op.WRITE, "the job")
     job, done, total = await staging.commit(request.job, request.tokens, bounded_ms(request.max_wait))
     over = job.state is JobState.COMMITTED
-    if over:  # it may have been before: then nothing told of its topics
+    if over:  # it may have been committed before: then its topics were not known
         session.access.check_topics(dict.fromkeys(each.topic for each in job.published), Op.WRITE, "the job")
     return messages.StagedCommitted(over, done, total, [tuple(each) for each in job.published] if over else [])  # type: ignore[misc]
 

@@ -17,11 +17,11 @@ from krappy.types import text_id
 from krappy.wire import messages
 
 NIL = b"\xc0"
-NOWHERE = -1  # as a partition: no one
+NOWHERE = -1  # in place of a partition: none
 SLICE = 8  # keys looked up at once, unless their entries are large
 QUICK = 80 * SLICE  # keys looked up in one turn
 LARGE = 1 << 20  # bytes of entries that are looked up before their size is checked
-HASHING = 8  # a byte of a key takes as long as so many of an entry
+HASHING = 8  # hashing a byte of a key takes as long as so many bytes of an entry
 VALUE = 1 << 20  # bytes that an event has at most, unless its topic allows more
 MAX_PAGE_BYTES = 8 << 20
 MAX_ANSWER = 16 << 20  # bytes of entries in one answer
@@ -59,7 +59,7 @@ async def while_readable(session: SessionPort, topic: TopicPort, work: Callable[
 
 
 def check_among(topic: TopicPort, among: int | None) -> None:
-    """Raises NotLeader for a client that takes another number for that of the topic's partitions (PROTOCOL.md)."""
+    """Raises NotLeader for a client that knows another number of the topic's partitions (PROTOCOL.md)."""
     if among not in (None, topic.count):
         text = f"'{topic.name}' has {topic.count} partitions, and not {among}"
         raise NotLeader(text, topic=topic.name, partition=NOWHERE, partitions=topic.count)
@@ -67,7 +67,7 @@ def check_among(topic: TopicPort, among: int | None) -> None:
 
 def moved_since_now(topic: TopicPort) -> Callable[[], bool]:
     """A function that tells whether a key may stand in other partitions than those where it is looked for now. To be
-    asked after views were waited for: this broker may learn only during that of partitions that were added."""
+    asked after a wait for views: only during that wait this broker may learn of partitions that were added."""
     count, scattered = topic.count, topic.scattered
     return lambda: topic.count != count or (topic.scattered and not scattered)
 
@@ -130,7 +130,8 @@ def multi_get(
 
 
 async def until_still(once: Callable[[], Awaitable[A | None]]) -> A:
-    """What `once` gives, begun again as often as it gives None: a key may stand in other partitions meanwhile."""
+    """What `once` gives. It is called again as often as it gives None: a key may stand in other partitions
+    meanwhile."""
     while True:
         found = await once()
         if found is not None:
@@ -197,7 +198,7 @@ async def partitions_of(
 async def _own_partitions(
     session: SessionPort, topic: TopicPort, keys: list[bytes], at: Callable[[int], PartitionPort]
 ) -> list[PartitionPort]:
-    """Those that murmur2 gives the keys. Raises NotLeader."""
+    """The partitions that murmur2 gives the keys. Raises NotLeader."""
     found: set[int] = set()
     hashed = 0
     for number, key in enumerate(keys, 1):
@@ -216,9 +217,9 @@ async def look_up_spread(
     pause: Pause,
     at: Callable[[int], PartitionPort],
 ) -> tuple[list[int], list[bytes | None]]:
-    """(partition, entry) lists of the first of these keys, in their order: of all keys, unless their entries are large.
-    An entry is None when the key is absent. `only`: the one partition to look in. `at`: finds partitions; the topic's
-    own, `led` or `replica`."""
+    """(the partitions, the entries) of the first of these keys, in their order: of all keys, unless their entries are
+    large. An entry is None when the key is absent. `only`: the one partition to look in. `at`: finds a partition: the
+    topic's `led` or `replica`."""
     found: list[bytes | None] = []
     if only is not None:
         found = at(only).look_up_some(keys)
@@ -321,7 +322,7 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
         watched = {partition.index for partition in partitions}
         wrong = offsets.keys() - watched
         if request.partitions is not None:
-            wrong |= watched - offsets.keys()  # a watch of all partitions may lack some: they are new since
+            wrong |= watched - offsets.keys()  # a watch of all partitions may lack those that are new
         if wrong:
             raise InvalidRequest(f"`offsets` must name each watched partition, and no other; wrong: {sorted(wrong)}")
         watch.epochs = {index: epoch for index, epoch in request.epochs or () if index in offsets}
@@ -393,7 +394,7 @@ def _partition(topic: TopicPort, key: bytes, index: int | None) -> PartitionPort
 async def ready_partitions(
     session: SessionPort, topic: TopicPort, request: messages.Scan | messages.OpenSnapshot
 ) -> list[PartitionPort]:
-    """The partitions that are asked for, whose views were waited for. Raises NotLeader, as `check_among`, too."""
+    """The partitions that are asked for, after a wait for their views. Raises NotLeader, also as `check_among` does."""
     while True:
         moved = moved_since_now(topic)
         least = _least(topic, request) if isinstance(request, messages.Scan) else None
@@ -407,5 +408,5 @@ async def ready_partitions(
 def chosen_partitions(
     topic: TopicPort, indexes: list[int] | None, at: Callable[[int], PartitionPort] | None = None
 ) -> list[PartitionPort]:
-    """`at`: finds a partition; None: only those that this broker leads."""
+    """The partitions of these indexes; None: all. `at`: finds a partition; None: `topic.led`. Raises NotLeader."""
     return list(map(at or topic.led, range(topic.count) if indexes is None else indexes))
