@@ -122,7 +122,8 @@ class Accumulator:
         ):
             lane.close()
             batch = None
-        # A signal's exception may come with any call: no batch without records, and each byte is counted once.
+        # The exception of a signal may come with any call: even then no batch may be without records, and no byte
+        # counted twice.
         if batch is not None:
             self.buffered += batch.add(key, value, headers, timestamp, ticket, expect)
             return batch.size >= self._batch_bytes
@@ -183,7 +184,7 @@ class Accumulator:
 
     def take(self, now: float, ready: Ready | None = None) -> list[LaneBatch]:
         """All batches that may be sent now. From here on each counts as sent and has its sequence number; `encode`
-        gives its bytes. `ready`: tells of a partition whether there is a way to send its batches; None: of all."""
+        gives its bytes. `ready`: tells whether there is a way to send a partition's batches; None: there is for all."""
         taken: list[LaneBatch] = []
         for lane in self._lanes.values():
             if ready is not None and not ready(lane.partition):

@@ -41,14 +41,14 @@ class Acks:
     ) -> None:
         self._link = link
         self._outdated = outdated
-        self.names_epochs = False  # whether the broker takes them
+        self.names_epochs = False  # whether the broker takes leader epochs in an Ack
         self._runtime = link.runtime
         self._registered = registered
-        # Offsets that were noted, and not sent yet. The events themselves would live on, so that Python's garbage
-        # collector would go through them. A list stays: another thread may be about to note in it.
+        # Offsets that were noted, and not sent yet. Not the events: they would live on, and Python's garbage collector
+        # would go through them. A list is never replaced: another thread may be about to note in it.
         self._offsets: dict[Place, list[int]] = {}
         self._last: tuple[Place, list[int]] = (("", 0, 0), [])  # the place that was noted last
-        self._runs: list[EpochRun] = []  # noted, of batches and several events
+        self._runs: list[EpochRun] = []  # noted, for batches and for several events at once
         self._left: dict[int, list[EpochRun]] = {}  # parts of at most MOST runs, to be sent; they are numbered as noted
         self._under_way: dict[int, list[EpochRun]] = {}  # parts that were sent, and are not confirmed yet
         self._numbers = itertools.count()
@@ -239,7 +239,7 @@ def _runs(place: Place, offsets: list[int]) -> list[EpochRun]:
 
 
 def ack_of(handle: int, some: Iterable[EpochRun], names_epochs: bool) -> messages.Ack:
-    """An Ack of these. Without `names_epochs` it has no such field: brokers of earlier versions do not know it."""
+    """An Ack of these runs. Without `names_epochs` it has no such field: brokers of earlier versions do not know it."""
     ranges, epochs = [], []
     for run, epoch in some:
         ranges.append(run)

@@ -26,8 +26,8 @@ class AclInfo(NamedTuple):
 
 
 class AclMatch(TypedDict, total=False):
-    """Which ACLs are meant: those that have all these values. With the pattern "match" it is all that concern the
-    resource `name`: literally, by a prefix, or as *."""
+    """Which ACLs are meant: those that have all these values. With the pattern "match": all ACLs that concern the
+    resource `name`, literally, by a prefix, or as *."""
 
     resource: str
     name: str

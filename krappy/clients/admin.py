@@ -27,7 +27,7 @@ from krappy.wire import messages
 
 Setting = str | int | float | bool | None
 Differences = dict[str, tuple[Any, Any]]  # by setting, or "partitions": what was asked for, and what is
-AWAY = 5.0  # seconds for which a leader is waited for that would only tell how far a group's partition goes
+AWAY = 5.0  # seconds to wait for a leader that is only asked where a group's partition ends
 HOLDING = 600.0  # seconds that a broker may take to link its files for a backup: it waits for running compactions
 
 
@@ -123,14 +123,14 @@ async def create_topic(
     if_absent: bool,
     replication_factor: int | None,
 ) -> tuple[bool, Differences]:
-    """Returns whether the topic was created. False: it exists (`if_absent`); then also in what it differs. Raises
-    TopicExists, InvalidConfig."""
+    """Returns (whether the topic was created, in what it differs). False: it exists (`if_absent`), and may differ.
+    Raises TopicExists, InvalidConfig."""
     settings = None if config is None else dict(config)
     request = messages.CreateTopic(topic, partitions, settings, if_absent, replication_factor)
     answer = await router.change(request, messages.TopicCreated, again=if_absent)
     differs: Differences = {}
     if not answer.created:
-        if answer.partitions and partitions not in (None, answer.partitions):  # else they are not told
+        if answer.partitions and partitions not in (None, answer.partitions):  # else the broker does not tell them
             differs["partitions"] = partitions, answer.partitions
         if config:
             there = (await describe(router, topic)).settings
@@ -172,7 +172,7 @@ async def topics(router: Router, names: Sequence[str] | None = None) -> list[Top
             scattered |= {topic.name} if topic.scattered else set()
             for each in topic.partitions:
                 at = topic.name, each.partition
-                unsure = not each.sure and at in told  # who is deposed says so
+                unsure = not each.sure and at in told  # a deposed leader is not sure
                 if router.links.id_of(link) == each.leader and not unsure:
                     told[at] = each
     return [
@@ -204,7 +204,7 @@ async def offsets(router: Router, topic: str, at: StartAt) -> dict[int, int]:
 
 
 async def all_offsets(router: Router, topic: str, start: str, start_at: int | None) -> dict[int, int]:
-    """As `offsets`, of the partitions that the topic has by now. `start`, `start_at`: as the protocol has them."""
+    """As `offsets`, for the partitions that the topic has by now. `start`, `start_at`: as the protocol has them."""
     deadline = router.runtime.now() + router.timeout
     with suppress(ConnectionLost, RequestTimeout):
         await router.learning.refresh([topic], deadline)
@@ -276,7 +276,7 @@ async def delete_records(
 
 
 async def groups(router: Router) -> list[GroupInfo]:
-    """Those of all brokers, by name. Raises as `Router.groups`."""
+    """The groups of all brokers, by name. Raises as `Router.groups`."""
     listed = await router.groups(router.runtime.now() + router.timeout)
     found = map(_group, (each for _, some in listed for each in some))
     return await _with_ends(router, sorted(found, key=attrgetter("group")))
@@ -291,8 +291,8 @@ async def group(router: Router, name: str) -> GroupInfo:
 
 
 async def _with_ends(router: Router, groups: list[GroupInfo]) -> list[GroupInfo]:
-    """The groups with the ends of their partitions. A coordinator does not know those that it has no replica of; they
-    stay unknown where nobody leads, or the leader can't be reached."""
+    """The groups with the ends of their partitions. A coordinator does not know the ends of partitions that it has no
+    replica of, so their leaders are asked. An end stays unknown where nobody leads, or the leader can't be reached."""
     unknown: dict[str, set[int]] = {}
     for each in [each for group in groups for each in group.partitions if each.end < 0]:
         unknown.setdefault(each.topic, set()).add(each.partition)
@@ -379,8 +379,8 @@ async def alter_user(router: Router, user: str, credentials: Mapping[str, str | 
 
 
 class QuotaInfo(NamedTuple):
-    """How much somebody may use. `rates`: by what they limit, such as "producer_byte_rate". None: that does not matter;
-    "": all that have no quota of their own."""
+    """How much somebody may use. `rates`: by what they limit, such as "producer_byte_rate". A name of None: it does not
+    matter; "": all that have no quota of their own."""
 
     user: str | None
     client_id: str | None

@@ -8,7 +8,7 @@ from random import SystemRandom
 
 FIRST, LONGEST = 0.05, 2.0  # seconds
 
-# Not the numbers of the program that uses the client: it may have seeded them, as a thousand workers do with one seed.
+# Not the program's own random numbers: it may have seeded them, and a thousand workers may have the same seed.
 chance = SystemRandom()
 
 

@@ -11,8 +11,8 @@ from krappy.errors import KrappyError
 from krappy.wire import messages
 
 ASKING = 8.0  # seconds that a broker has to begin, and to note ends: others decide nothing meanwhile
-HOLDING = 120.0  # and to link its files
-READING = 60.0  # and to read a piece of a file
+HOLDING = 120.0  # seconds that it has to link its files
+READING = 60.0  # seconds that it has to read a piece of a file
 
 
 class BegunAt(NamedTuple):
@@ -49,7 +49,7 @@ async def links(router: Router, seconds: float) -> Sequence[Link]:
 
 
 async def begin(link: Link) -> BegunAt | None:
-    """None: the broker is alone."""
+    """Begins a backup at one broker. None: the broker is alone."""
     generation = await link.ready(link.runtime.now() + link.timeout)
     answer = await link.ask(messages.BeginBackup(), messages.BackupBegun, generation=generation, timeout=ASKING)
     if answer.handle is None:
@@ -79,7 +79,7 @@ async def note(
 
 
 async def hold(router: Router, begun: Sequence[BegunAt]) -> list[HeldAt]:
-    """The first one's has the cluster's tree, too."""
+    """Makes all these brokers hold their files. Those of the first one have the cluster's tree, too."""
     asked = [
         (each.link, messages.HoldBackup(each.handle, number == 0))  # all at the same time
         for number, each in enumerate(begun)

@@ -95,7 +95,8 @@ def of_answer(partition: int, read: messages.SnapshotRead | messages.ColumnsGot)
 
 
 def merged(rows: int, parts: Sequence[tuple[list[int], ColumnBlock]]) -> ColumnBlock:
-    """One block with the answers of several lookups. `parts`: of each block, the numbers that its rows have in it."""
+    """One block with the answers of several lookups. `parts`: each block, with the numbers that its rows get in the
+    merged one."""
     if len(parts) == 1 and parts[0][0] == list(range(rows)):
         return parts[0][1]
     columns: dict[str, list[Any]] = {}

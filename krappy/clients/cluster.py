@@ -13,9 +13,9 @@ from krappy.clients.values import Address, address
 from krappy.errors import ConfigError, NotLeader, ProtocolError, UnknownPartition, UnknownTopic
 from krappy.wire import messages
 
-NOBODY = -1  # the id of a broker that there is not
+NOBODY = -1  # an id that no broker has
 NEW = 10.0  # seconds for which a leader may not know a topic, or a partition, of which another broker tells
-HEARD = 5.0  # seconds without such an answer after which it knows it: clients that wait ask again sooner
+HEARD = 5.0  # seconds without such an answer after which it counts as knowing it: clients that wait ask again sooner
 
 
 class KnownBroker(NamedTuple):
@@ -59,7 +59,7 @@ class KnownCluster:
         self._unknown: dict[str, tuple[float, float]] = {}  # by topic: when a leader did not know it, first and last
 
     def take(self, found: messages.MetadataFound) -> None:
-        """Takes over a broker's answer; of a partition that has a higher leader epoch here, nothing. Raises
+        """Takes over a broker's answer, except for partitions that have a higher leader epoch here. Raises
         ProtocolError."""
         try:
             self.brokers = {each["id"]: _broker(each) for each in found.brokers}
@@ -106,8 +106,8 @@ class KnownCluster:
         return leader in self.brokers
 
     def may_hear(self, topic: str, now: float) -> bool:
-        """Whether a leader that does not know a topic, or a partition of it, is only later than another broker that
-        tells of it. `now`: when it said so."""
+        """Whether a leader that does not know a topic, or a partition of it, may only hear of it later than other
+        brokers. `now`: when it said that it does not know it."""
         self._unknown = {each: times for each, times in self._unknown.items() if now - times[1] < HEARD}
         first, _ = self._unknown.get(topic, (now, now))
         self._unknown[topic] = first, now
@@ -128,7 +128,7 @@ class KnownCluster:
         return self.brokers.get(partitions[partition].leader)
 
     def in_sync(self, topic: str, partitions: Iterable[int]) -> dict[int, list[int]]:
-        """By broker, those of some partitions of which it has all that is acknowledged. Raises UnknownTopic."""
+        """By broker, which of these partitions it has with all that is acknowledged. Raises UnknownTopic."""
         known = self.topic(topic).partitions
         found: dict[int, list[int]] = {}
         for index in partitions:

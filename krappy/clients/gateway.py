@@ -1,5 +1,5 @@
-"""A broker as a client of its own cluster: what it asks the leaders of other partitions and the coordinators of other
-groups for, on behalf of a simple client that knows only this broker.
+"""A broker as a client of its own cluster. For a simple client that knows only this broker, it asks the leaders of
+other partitions and the coordinators of other groups.
 
 It connects when it is first needed. Requests go straight to the leader or coordinator, so each makes one hop.
 """
@@ -46,7 +46,7 @@ class Gateway:
         self.groups = GatewayGroups(self.router)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until it is cancelled."""
         while True:
             await self._wanted.wait()
             try:
@@ -99,7 +99,7 @@ class Gateway:
                 await anyio.sleep(LOOKING)
         with anyio.CancelScope(deadline=until):
             for _ in range(SURPRISES):
-                # The producer may know one that was deleted. It learns of the one that has the name now.
+                # The producer may know a deleted topic. It learns of the topic that has the name now.
                 with suppress(UnknownTopic):
                     return await self._published(core, partition, record, expect)
             return await self._published(core, partition, record, expect)

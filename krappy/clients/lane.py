@@ -194,8 +194,8 @@ class Lane:
 
         Counted from the oldest batch that is not settled, at most `max_in_flight` batches are sent, settled or not:
         the broker recognizes only so many batches that are sent again. Nothing is sent beside the first batch of a
-        producer id: of an id that it does not know the broker takes any sequence number, so it would take a later one
-        if it had refused that, because it did not lead the partition yet.
+        producer id. For the broker takes any sequence number of an id that it does not know. It may refuse the first
+        batch because it does not lead the partition yet, and then take a later one.
         """
         following = self.ready[0] if self.ready else None
         if self.halted or (self.renew and not (following and following.ahead)):

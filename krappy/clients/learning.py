@@ -1,8 +1,7 @@
 """How a client learns which brokers there are, and who leads what: some broker tells it (Metadata).
 
-That is `home`, as long as it answers. But a broker that is cut off from its cluster goes on to answer, with what it
-knew before. So after an error that another leader may be the reason of, `home` and the other brokers are asked in
-turns.
+It is `home`, as long as that answers. But a broker that is cut off from its cluster goes on answering, with what it
+knew before. So after an error whose reason may be another leader, `home` and the other brokers are asked in turns.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ ASKING = 3.0  # seconds that one broker has to answer Metadata before another on
 
 
 class Learning:
-    """Of one client. What it learns goes to `known`, and the brokers' addresses to `home`, which may need another."""
+    """What one client learns. It goes to `known`, and the brokers' addresses to `home`, which may need another one."""
 
     def __init__(self, links: Links) -> None:
         self.known: KnownCluster = links.known
@@ -39,7 +38,7 @@ class Learning:
 
     async def topic(self, name: str, deadline: float) -> KnownPlaces:
         """What is known of a topic; a broker is asked if that is nothing. Raises UnknownTopic, ConnectionLost;
-        TopicAuthorizationFailed where that is all that may be told."""
+        TopicAuthorizationFailed if the topic may not be described."""
         found = self.known.topics.get(name)
         while found is None:
             others = self._asking
@@ -103,7 +102,7 @@ class Learning:
         return self._links.find(others[self._doubts // 2 % len(others)]) if others else None
 
     async def learn_from(self, link: Link, seconds: float) -> bool:
-        """Asks this broker who leads the topics that are known. Whether it has answered."""
+        """Asks this broker who leads the topics that are known. Returns whether it has answered."""
         request = messages.Metadata(sorted(self.known.topics))
         try:
             found = await link.ask(request, messages.MetadataFound, generation=link.generation, timeout=seconds)

@@ -38,11 +38,11 @@ from krappy.wire.messages import Answer, Authenticate, Authenticated, Ping, Pong
 A = TypeVar("A", bound=Answer)
 GREETING_SECONDS = 10.0  # limit for connecting, and then again for the first answer, with a login
 FIRST_SIGN = 3.0  # limit for connecting, and then for the first bytes, while another address is still to be tried
-TLS_ALERT = b"\x15\x03"  # how a server of TLS answers what is none
+TLS_ALERT = b"\x15\x03"  # how a TLS server answers bytes that are not TLS
 LARGE = 16 << 10  # bytes of a request that is sent alone
-RENEWED = 0.8  # of a session's time, after which the client logs in again
+RENEWED = 0.8  # the share of a session's time after which the client logs in again
 RETRIED = 1.0  # seconds until it tries that again, if it had no token
-SOONEST = 0.2  # seconds until that: a token that was not renewed in time may have little left
+SOONEST = 0.2  # seconds until it logs in again, at least: a token that was not renewed in time may have little left
 PATIENCE = 1.0  # seconds that `tell`, and a login, wait for room to send
 
 
@@ -72,7 +72,7 @@ class Link:
         self._stream: ClientStream | None = None
         self._conversation: Conversation | None = None  # not None while requests may be sent
         self._up = runtime.signal()  # set while requests may be sent, and once closed
-        self.begun = False  # the task or thread that connects runs
+        self.begun = False  # whether the task or thread that connects runs
         self._tried = runtime.signal()  # set after the first attempt to connect
         self.closed = False  # True for good after `close`
         self._closing = runtime.signal()  # set by `close`
@@ -127,7 +127,7 @@ class Link:
         self.trouble = "the client is closed"
         self.closed = True
         self._closing.set()
-        stream, paused = self._stream, self._paused  # behind `closed`: see `_converse`
+        stream, paused = self._stream, self._paused  # read after `closed` is set: see `_converse`
         if stream is not None:
             stream.end()
         if paused is not None:
@@ -184,7 +184,7 @@ class Link:
                     await self._closing.wait(self._backoff.pause())
 
     def _next_address(self) -> Address:
-        """The one after that of the last try."""
+        """The address after that of the last try."""
         addresses = self.addresses
         at = addresses.index(self.address) + 1 if self.address in addresses else 0
         return addresses[at % len(addresses)]
@@ -372,7 +372,7 @@ class Link:
 
     def probe(self, silence: float | None) -> None:
         """Sends the ping that `silent` counts from, once nothing has come for `silence` seconds though answers are
-        waited for. None: at once. Whoever asks for this asks again and again."""
+        waited for. None: at once. To be called again and again."""
         now = self.runtime.now()
         with self.runtime.lock:
             conversation = self._conversation

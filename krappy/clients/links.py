@@ -14,7 +14,7 @@ from krappy.clients.link import Link
 from krappy.clients.values import Address
 from krappy.errors import ConnectionLost
 
-HESITATES = 0.25  # seconds without an answer to a ping after which other brokers are asked rather
+HESITATES = 0.25  # seconds without an answer to a ping after which other brokers are preferred
 
 
 class Links:
@@ -73,12 +73,13 @@ class Links:
         return next((id for id, each in list(self._by_id.items()) if each is link), -1)
 
     def working(self) -> list[Link]:
-        """Those that are connected, and whose brokers do not hesitate to answer pings; `home` first, if it is."""
+        """The links that are connected, and whose brokers do not hesitate to answer pings; `home` comes first if it is
+        one."""
         return [link for link in (self.home, *self._by_id.values()) if works(link)]
 
     def connected(self, but: Mapping[Link, int | None]) -> list[Link]:
-        """Those that are connected, but for those to these brokers. If there are none, begins to connect to another
-        broker."""
+        """The links that are connected, except those in `but` and others to the same brokers. If there are none, begins
+        to connect to another broker."""
         brokers = {*but.values()} - {None}
         links = [(self.home_broker, self.home), *list(self._by_id.items())]
         found = [link for id, link in links if link not in but and id not in brokers and not link.broken]

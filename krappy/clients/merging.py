@@ -69,7 +69,7 @@ class MergedScanning:
         return None
 
     async def _read(self) -> bool:
-        """Reads on in the partitions of which nothing is left here. Whether there are entries."""
+        """Reads on in the partitions of which nothing is left here. Returns whether there are entries."""
         if self._parts is None:
             await self._open()
         parts = self._parts or []
@@ -117,7 +117,7 @@ class MergedScanning:
         self._parts = parts
 
     def _distinct(self, found: list[Entry]) -> list[Entry]:
-        """Of entries with the same key the newest."""
+        """The entries, but of those with the same key only the newest."""
         if not self._hides and len(set(map(_key, found))) == len(found):
             return found
         newest: dict[bytes, Entry] = {}

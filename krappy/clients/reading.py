@@ -46,7 +46,7 @@ class NewsSlot(ReplySlot):
 
 
 class Place:
-    """A registration at one broker, for some partitions. `poll`: that is under way."""
+    """A registration at one broker, for some partitions. `poll`: the one that is under way."""
 
     __slots__ = ("generation", "handle", "link", "partitions", "poll")
 
@@ -73,7 +73,7 @@ class Reading(Consuming):
         self._fetched: dict[TopicPartition, int] = {}  # the offset that the next poll reads first
         self._epochs: dict[TopicPartition, int] = {}  # the leader epoch of what was read last before that
         self._places: list[Place] = []
-        self._chosen = False  # it is known which partitions there are to read
+        self._chosen = False  # whether it is known which partitions there are to read
         self._unplaced: set[TopicPartition] = set()
         self._opened = False
         self._until: dict[TopicPartition, int] | None = None
@@ -108,8 +108,9 @@ class Reading(Consuming):
     # --- places -------------------------------------------------------------------------------------------------
 
     async def _placed(self, until: float, all: bool = True) -> None:
-        """Registers what has no place. Without `all`, it is enough if some partition has one. Raises why one has none:
-        at the time `until`, or when some have had none for the client's timeout; ConnectionLost when closed."""
+        """Registers the partitions that have no place. Without `all`, it is enough if some partition has one. Raises
+        the reason why one has none at the time `until`, or when some have had none for the client's timeout. Raises
+        ConnectionLost when closed."""
         backoff = Backoff()
         while True:
             with self._runtime.lock:
@@ -149,15 +150,16 @@ class Reading(Consuming):
                 return
 
     def _drop(self, place: Place) -> None:
-        """Its partitions have no place any more."""
+        """Removes a place: its partitions have none any more."""
         with self._runtime.lock:
             if place in self._places:
                 self._places.remove(place)
                 self._unplaced |= place.partitions
 
     async def _place(self, until: float) -> KrappyError | None:
-        """Registers each partition without a place, at leaders that are connected. Returns why it was not possible for
-        all: most of all that one does not know a topic, which may be deleted. Raises what else a broker says."""
+        """Registers each partition without a place, at leaders that are connected. Returns the error if it was not
+        possible for all; before others, the error of a leader that does not know a topic, which may be deleted. Raises
+        any other error of a broker."""
         if not self._router.known.several:
             try:
                 generation = await self._router.home.ready(until)
@@ -353,7 +355,7 @@ class Reading(Consuming):
                         self._drop(place)
 
     def _send_polls(self, deadline: float | None = None) -> None:
-        """To each place where none is under way."""
+        """Sends a poll to each place where none is under way."""
         if self._closed:
             return
         patience = self._router.timeout

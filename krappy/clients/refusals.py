@@ -1,4 +1,4 @@
-"""What an error that a broker tells says about the request: whether it is done, and whom to ask next."""
+"""What a broker's error says about the request: whether it is done, and whom to ask next."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def is_cut_off(error: KrappyError) -> bool:
 
 
 def is_undone(error: KrappyError) -> bool:
-    """Whether what a broker was asked for is not done for sure."""
+    """Whether it is certain that the broker has not done what it was asked for."""
     return is_cut_off(error) or not isinstance(error, ConnectionLost | RequestTimeout)
 
 
@@ -23,10 +23,12 @@ def is_elsewhere(error: KrappyError) -> bool:
 
 
 def repeats(error: KrappyError, *, again: bool, here: bool, others: bool) -> bool:
-    """Whether a broker that has told this error is asked the same once more, and not the caller told.
+    """Whether a broker that has answered with this error is asked the same once more. If not, the caller gets the
+    error.
 
-    `again`: the request does no more the second time. `here`: it is for one connection, whose caller looks for another
-    broker when this one has lost others. `others`: its caller asks other brokers if this one is cut off from ZooKeeper.
+    `again`: the request does no more the second time. `here`: it is for one connection, and its caller looks for
+    another broker when this one has lost its own connections. `others`: its caller asks other brokers if this one is
+    cut off from ZooKeeper.
     """
     if not error.retriable or is_elsewhere(error):
         return False

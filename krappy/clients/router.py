@@ -1,10 +1,10 @@
 """Which broker a client asks: any one of the cluster (`home`), or the one that leads a partition.
 
-While the cluster has one broker, or one that does not tell, everything goes over the link to `home`. Once there are
-several, each request about a partition goes to its leader, over a link of its own that is opened when it is needed.
-The first broker that answers Metadata says who that is. The client asks again when a broker says that it does not lead
-the partition, when the connection to it is lost, and when a partition is not known; then it waits a little, longer each
-time, until the operation's time is over.
+While the cluster has one broker, or `home` does not tell how many there are, everything goes over the link to `home`.
+Once there are several, each request about a partition goes to its leader, over a link of its own that is opened when it
+is needed. The first broker that answers Metadata says who the leader is. The client asks again when a broker says that
+it does not lead the partition, when the connection to it is lost, and when a partition is not known; then it waits a
+little, longer each time, until the operation's time is over.
 
 A link to a leader that is lost is made again in the background, as every link. But nobody waits for that for long:
 another broker may lead the partition by then.
@@ -321,7 +321,7 @@ class Router:
             raise error
 
     async def recounted(self, topic: str, count: int, deadline: float) -> bool:
-        """Asks how many partitions a topic has by now. Whether that is another number than `count`."""
+        """Asks how many partitions a topic has by now. Returns whether that is another number than `count`."""
         with suppress(ConnectionLost, RequestTimeout):
             await self.learning.refresh([topic], deadline)
         return len((await self.learning.topic(topic, deadline)).partitions) != count
@@ -334,7 +334,7 @@ class Router:
         return True
 
     async def each(self, deadline: float) -> list[Link]:
-        """A link to each broker that can be reached, the one to `home` first if there is only that."""
+        """A link to each broker that can be reached. Only the one to `home` while no other broker is known."""
         if not self.known.several:
             await self.home.ready(deadline)
             return [self.home]
@@ -347,7 +347,7 @@ class Router:
         return reached
 
     async def every(self, deadline: float) -> list[Link]:
-        """As `each`, but waits for those that can't be reached, until the cluster no more counts them. Raises
+        """As `each`, but waits for those that can't be reached, until the cluster does not count them any more. Raises
         ConnectionLost at the deadline."""
         backoff = Backoff()
         while True:
@@ -369,8 +369,9 @@ class Router:
             return self.known.note(error)
 
     async def look_again(self, topic: str, error: KrappyError, backoff: Backoff, deadline: float) -> None:
-        """After an error that another leader may be the reason of, or that a leader does not know the topic, or the
-        partition: learns who leads now. Raises the error when the time is over, or it will not hear of it."""
+        """Learns who leads now, after an error whose reason may be another leader, or that says that a leader does not
+        know the topic or the partition. Raises the error when the time is over, or when the leader will not hear of it
+        any more."""
         now = self.runtime.now()
         if self.closed or now >= deadline:
             raise error
@@ -386,5 +387,3 @@ class Router:
     def may_hear(self, topic: str, error: KrappyError) -> bool:
         """Whether the error is only that a leader has not heard yet of a topic, or a partition."""
         return isinstance(error, UnknownTopic | UnknownPartition) and self.known.may_hear(topic, self.runtime.now())
-
-    # --- what is known

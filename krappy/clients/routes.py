@@ -1,4 +1,4 @@
-"""By partition, the way of a producer's batches: the registration at the partition's leader.
+"""The ways of a producer's batches: for each partition, the registration at its leader.
 
 A partition gets another route only while none of its batches is in flight: so its batches stay in their order, and a
 lost connection concerns the batches of just those partitions whose route it was.
@@ -68,7 +68,8 @@ class LeaderRoutes:
             if link is None:
                 missing = NotLeader(f"{self._topic}-{partition}: its leader is not known, or can't be reached")
                 continue
-            if self._left.get(partition) is link:  # what is known is of a topic that was made anew, or too new
+            # What is known is of a topic that was made anew, or is newer than what this broker knows.
+            if self._left.get(partition) is link:
                 self._left[partition] = None
                 missing = NotLeader(f"{self._topic}-{partition}: the broker at {link.address} does not lead it")
                 continue

@@ -49,8 +49,8 @@ class Scanning:
         session: bool = False,
         among: int | None = None,
     ) -> None:
-        """`session`: any replica may give its table, if that has what this client has written, and read so. `among`:
-        the scan is one of all partitions, which are so many; `page` raises OthersNeeded if they are not."""
+        """`session`: any replica may give its table, if that has what this client has written, and read in this way.
+        `among`: the scan is one of all partitions, which are so many; `page` raises OthersNeeded if they are not."""
         self._router, self._topic = router, topic
         self._runtime = router.runtime
         self._session = self._replicas = session  # `_replicas`: they are asked; else the leaders
@@ -73,7 +73,8 @@ class Scanning:
         self._generation = 0
         self._cursor: int | None = None
         self._ahead: ReplySlot | None = None
-        # By partition: the scan includes exactly the events before this offset. Of several leaders, those begun with.
+        # By partition: the scan includes exactly the events before this offset. Of several leaders, only for those that
+        # it has begun with.
         self.offsets: dict[int, int] = {}
 
     async def page(self) -> list[Entry] | None:

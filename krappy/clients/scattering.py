@@ -4,9 +4,9 @@ how many partitions it has, where all of them are asked.
 Each leader knows of its own partitions, and all know what the cluster has marked. A new leader may need a moment until
 it knows: until then it says that there may be strays, but not that the topic is marked (`unsure`).
 
-A client keeps the number of partitions that it was told once. So who asks all partitions says which number that is
-(`among`), and a leader that knows another one refuses (scattered.py of the broker). One answer is enough: then no event
-was acknowledged before in a partition that the client does not know.
+A client keeps the number of partitions that it was told once. So a request to all partitions says which number that is
+(`among`), and a leader that knows another one refuses (scattered.py of the broker). One leader that answers is enough:
+then no event was acknowledged before in a partition that the client does not know.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from krappy.errors import InvalidRequest, PolicyViolation, RequestTimeout, Unkno
 from krappy.wire import messages
 
 T = TypeVar("T")
-KNOWN = 5.0  # seconds for which it counts what the leaders know of a topic's strays
+KNOWN = 5.0  # seconds for which the answer of the leaders about a topic's strays counts
 UNSURE = 1.0  # seconds for which a leader may not know it, where it does not tell that, or where a guess is enough
 
 
@@ -79,15 +79,15 @@ async def check_in_place(router: Router, topic: str, deadline: float) -> None:
 
 
 async def partitions(router: Router, topic: str, deadline: float | None = None) -> int:
-    """How many the topic has, as far as this client knows."""
+    """How many partitions the topic has, as far as this client knows."""
     until = router.runtime.now() + router.timeout if deadline is None else deadline
     return len((await router.learning.topic(topic, until)).partitions)
 
 
 async def counted(router: Router, topic: str, deadline: float, ask: Callable[[int, int | None], Awaitable[T]]) -> T:
-    """What `ask(count, among)` gives, for the number of partitions that the topic has: again for another one, while
-    that raises OthersNeeded because of the number. `among`: to be sent; None: a broker is older, and does not read
-    it."""
+    """What `ask(count, among)` gives for the topic's number of partitions. If it raises OthersNeeded because there is
+    another number by now, it is called again with that. `among`: the number to send; None: a broker is older, and does
+    not read it."""
     backoff = Backoff()
     while True:
         count = await partitions(router, topic, deadline)
@@ -101,4 +101,4 @@ async def counted(router: Router, topic: str, deadline: float, ask: Callable[[in
                 continue
             if "partitions" not in error.details:
                 raise
-            await router.look_again(topic, error, backoff, deadline)  # who told of the topic is behind
+            await router.look_again(topic, error, backoff, deadline)  # the broker that told of the topic is behind

@@ -43,8 +43,9 @@ class ClientOptions(SecurityOptions, total=False):
 class ClientSecurity:
     """Args:
 
-        tls: True: the connections have TLS; or a context of one's own, or what gives one for each connection. None:
-            they have it if there is a `ca` or a `cert`; else as $KRAPPY_TLS, $KRAPPY_CA and $KRAPPY_CERT say.
+        tls: True: the connections have TLS; or a context of one's own, or a function that returns one for each
+            connection. None: they have it if there is a `ca` or a `cert`; else as $KRAPPY_TLS, $KRAPPY_CA and
+            $KRAPPY_CERT say.
         ca: PEM file of the authorities that may vouch for the broker's certificate; None: those of the system.
         cert: PEM file of the client's own certificate and key, or (certificate, key).
         user: who logs in; None: $KRAPPY_USER, with the password in the file $KRAPPY_PASSWORD_FILE.
@@ -100,7 +101,7 @@ class ClientSecurity:
 
     @property
     def context(self) -> ssl.SSLContext | None:
-        """Of a new connection; None: it has no TLS."""
+        """The context of a new connection; None: it has no TLS."""
         return self._context() if callable(self._context) else self._context
 
     def password(self) -> str:
@@ -112,7 +113,7 @@ class ClientSecurity:
         return self._token is not None
 
     def token(self) -> str:
-        """As it is now. Raises ConfigError when it can't be had."""
+        """The token as it is now. Raises ConfigError when it can't be had."""
         try:
             return _secret(self._token, "token").strip()
         except ConfigError:

@@ -1,10 +1,10 @@
 """A producer's sender: a background task that sends the accumulator's batches, each to the leader of its partition.
 
-While the cluster has one broker, or one that does not tell, there is one registration, and all batches go that way. Of
-several brokers each that leads one of the partitions has a registration, all under one producer id. A second task finds
-those (`LeaderRoutes`), so that a leader that can't be reached holds up no other. A batch that was not acknowledged when
-its partition moved is sent to the new leader as it was, with its sequence number: if the old one had stored it, the new
-one has it too, and answers with its offset.
+While the cluster has one broker, or the broker does not tell how many there are, there is one registration, and all
+batches go that way. Of several brokers, each that leads one of the partitions has a registration. All are under one
+producer id. A second task finds these ways (`LeaderRoutes`), so that a leader that can't be reached holds up no other.
+A batch that was not acknowledged when its partition moved is sent to the new leader as it was, with its sequence
+number: if the old one had stored it, the new one has it too, and answers with its offset.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from krappy.wire import messages
 
 Registered = messages.ProducerRegistered | messages.Staged
 NEW_TOPIC = 0.05  # seconds after which a broker is asked again for a topic that it does not know yet
-FINDING = 5.0  # seconds that a broker has to take a registration, beside those that take batches meanwhile
-SLOWER = 4  # times as long for a broker that takes long, at most
+FINDING = 5.0  # seconds that a broker has to take a registration, while other brokers take batches
+SLOWER = 4  # a broker that takes long gets so many times as long, at most
 REFRESH = 60.0  # seconds after which a producer registers anew, to learn of new partitions
 
 
@@ -56,13 +56,13 @@ class Sending:
         self._name = name
         self._accumulator = Accumulator(limits)
         self._main = Route(router.home)  # the last registration at any broker
-        self._routes: LeaderRoutes | None = None  # the ways to the leaders; None: all batches go that of `_main`
+        self._routes: LeaderRoutes | None = None  # the ways to the leaders; None: all batches go the way of `_main`
         self._finding = False  # a task looks for ways
         self._patience = FINDING  # twice as long after each registration that was not answered in time
         self._refresh = 0.0  # when to register anew
-        self._recounting = False  # although there is nothing to send
+        self._recounting = False  # whether to register anew although there is nothing to send
         self._topic_id = ""  # of the topic that is registered; "": not known
-        self._deleted = False  # that topic was
+        self._deleted = False  # whether that topic was deleted
         self._wake = self._runtime.signal()
         self._line: OrderedDict[object, ClientSignal] = OrderedDict()  # callers that wait for room in the buffer
         self._closing = False
@@ -208,7 +208,8 @@ class Sending:
             self._wake.set()
 
     def _be_patient(self) -> None:
-        """An answer that comes too late is lost: else a busy broker would be asked in vain for ever."""
+        """Gives the next registrations more time. An answer that comes too late is lost: else a busy broker would be
+        asked in vain for ever."""
         self._patience = min(SLOWER * FINDING, 2 * self._patience)
 
     async def _ask(self, id: int, epoch: int, link: Link, generation: int, seconds: float) -> Registered:
@@ -298,7 +299,7 @@ class Sending:
                     self._deleted |= result.name == "UNKNOWN_TOPIC"
                 elif isinstance(result, NotLeader):
                     self._left(batch.partition, result)
-                elif self._router.may_hear(self.topic, result):  # it was told later that it leads a partition
+                elif self._router.may_hear(self.topic, result):  # it learns later than others that it leads a partition
                     result = NotLeader(result.text)
                     self._left(batch.partition, result)
                 if isinstance(result, RecordTooLarge):
@@ -356,7 +357,7 @@ class Sending:
             return True
 
     def _lacking(self) -> list[int] | None:
-        """The partitions that need a way; none, but a list, if only a registration is needed; None: nothing is."""
+        """The partitions that need a way; an empty list if only a registration is needed; None if nothing is."""
         assert self._routes is not None
         found = [each for each in self._accumulator.waiting() if not self._routes.ready(each)]
         return found if found or self._accumulator.renew or self._runtime.now() >= self._refresh else None
@@ -370,7 +371,7 @@ class Sending:
                     lacking = self._lacking()
                     if lacking is None:
                         return
-                    gone = looks > 0 and self.topic not in self._router.known.topics  # to register may create it anew
+                    gone = looks > 0 and self.topic not in self._router.known.topics  # registering may create it anew
                     anew = gone or self._accumulator.renew or self._runtime.now() >= self._refresh
                 deadline = self._runtime.now() + self._patience
                 try:
@@ -410,7 +411,7 @@ class Sending:
         return True
 
     async def _register_at(self, link: Link) -> Route | None:
-        """Registers at one broker, as the producer that this one is. None: the connection was lost meanwhile."""
+        """Registers at one broker, under this producer's id. None: the connection was lost meanwhile."""
         with self._lock:
             id, epoch = self._accumulator.producer
             generation = link.generation

@@ -17,8 +17,8 @@ PATIENCE = 1.0  # seconds that a replica has for its answer; after that the lead
 
 
 def replicas(router: Router, topic: str, partitions: Iterable[int]) -> list[tuple[Link, list[int]]] | None:
-    """Links to brokers that have replicas in sync, and which of these partitions each is to be asked for. It is chance
-    which of those that are connected; begins to connect to the others. None: a partition has none."""
+    """Links to brokers that have replicas in sync, and which of these partitions each is to be asked for. Chance
+    decides between those that are connected; it begins to connect to the others. None: a partition has none."""
     left = set(partitions)
     having = router.known.in_sync(topic, left)
     links = {each: link for each in having if (link := router.broker_now(each)) is not None}
@@ -41,8 +41,8 @@ async def ask_replicas(
     answer: type[A],
     deadline: float,
 ) -> list[tuple[list[int], A]] | None:
-    """(partitions, the answer about them) of some replicas. None: not all answer, so the leaders are to be asked: what
-    a replica refuses, it may only not know yet. Raises as `Router.topic`."""
+    """(partitions, the answer about them) of some replicas. None: some do not answer, so the leaders are to be asked. A
+    replica may refuse a request only because it does not know something yet. Raises as `Router.topic`."""
     await router.learning.topic(topic, deadline)
     chosen = replicas(router, topic, partitions)
     if chosen is None:
@@ -57,6 +57,6 @@ async def ask_replicas(
 
 
 async def look_again(router: Router, topic: str, deadline: float) -> None:
-    """After a replica has not answered: it may not be in sync any more."""
+    """Learns which replicas are in sync, after one has not answered: it may not be in sync any more."""
     with suppress(ConnectionLost, RequestTimeout):
         await router.learning.refresh([topic], min(deadline, router.runtime.now() + PATIENCE))

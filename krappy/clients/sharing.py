@@ -7,7 +7,7 @@ next ones ahead. Events whose lease has expired are not handed out, and the next
 closed, it tells the broker which events it has not handed out, so that their delivery is not counted.
 
 A member asks one broker, which coordinates its group. Any broker tells which one that is. When that broker is away for
-longer than `PATIENCE`, or says that it is another one now, the member asks again, and registers there.
+longer than `PATIENCE`, or says that another one coordinates the group now, the member asks again, and registers there.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from krappy.errors import (
 from krappy.types import Event, TopicPartition
 from krappy.wire import messages
 
-QUICK, SLOW = 0.1, 1.0  # seconds for the last poll's events: after QUICK ones the next poll asks for more,
-QUICKLY_LEASED = 10_000  # by default up to so many; after SLOW ones for no more than `Choice.records`
+QUICK, SLOW = 0.1, 1.0  # seconds that a caller takes for a poll's events; below QUICK, the next poll asks for more
+QUICKLY_LEASED = 10_000  # so many at most, by default; from SLOW on, for `Choice.records` at most
 PATIENCE = 1.0  # seconds for which the connection to a coordinator may be lost before others are asked who it is
 HOPS = 2  # so many brokers may name each other without a pause
 SEEN_THROUGH = 1.0  # seconds that a member waits beyond its deadline for an answer that must be on its way
@@ -121,7 +121,7 @@ class Sharing(Consuming):
             self._link.post(request, messages.Unregistered, lambda _: None, self._generation, patience)
 
     def _end_leases(self) -> None:
-        """They end with the connection: the broker leases the events again, to the first member that asks."""
+        """The leases end with the connection: the broker leases the events again, to the first member that asks."""
         self.received.until = 0.0
 
     async def _registered(self, deadline: float) -> int:
@@ -177,7 +177,8 @@ class Sharing(Consuming):
             await self._ask_again(deadline, error)
 
     async def _ask_again(self, deadline: float, error: KrappyError) -> None:
-        """Has any broker told a little later who coordinates the group. Raises the error at the deadline."""
+        """Waits a little; then any broker is asked again who coordinates the group. Raises the error at the
+        deadline."""
         pause = self._backoff.pause()
         if self._runtime.now() + pause >= deadline:
             raise error
@@ -217,7 +218,7 @@ class Sharing(Consuming):
             if self._link.closed:
                 raise
             return
-        except UnknownTopic as error:  # it may hear of a new one later than others
+        except UnknownTopic as error:  # it may hear of a new topic later than others
             if not self._router.known.several:
                 raise
             await self._router.look_again(self.choice.topic_of(error), error, self._backoff, deadline)
@@ -257,7 +258,8 @@ class Sharing(Consuming):
         return True
 
     def _drop_expired(self) -> None:
-        """Drops the events that were not handed out in time. The next poll asks for as many as were."""
+        """Drops the events that were not handed out in time. The next poll asks for as many as were handed out in
+        time."""
         received = self.received
         if received.over:
             unseen = sum(map(len, received.all()))

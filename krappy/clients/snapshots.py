@@ -3,8 +3,8 @@
 Every request is complete in itself: it names the snapshot or the topic, and where to go on. So a lost connection loses
 only the answer in flight, and a reader that just stops leaves nothing behind at the broker.
 
-In a cluster each leader holds a snapshot of the partitions that it leads, and the id names all of these. It holds it
-for its time to live, also when it does not lead them any more.
+In a cluster each leader holds a snapshot of the partitions that it leads, and the id names all these snapshots. A
+broker holds its own for its time to live, even when it does not lead the partitions any more.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ async def keep_snapshot(router: Router, id: str, ttl: float | None) -> None:
 
 
 async def close_snapshot(router: Router, id: str) -> None:
-    """A broker of several that can't be reached closes its own after its time to live."""
+    """Closes a snapshot. A broker of a cluster that can't be reached closes its own part after the time to live."""
     for holder in holders_of(id):
         source = HolderSource(router, holder, None if holder.broker < 0 else PATIENCE)
         try:

@@ -39,8 +39,8 @@ KEY_BYTES = 1_000_000  # bytes of the keys in one request: the broker reads at m
 async def get(
     router: Router, topic: str, key: Text, partition: int | None, min_offset: int | None, session: bool = False
 ) -> Entry | None:
-    """The entry of a key. None: absent. An entry whose value is None: deleted, at its offset. `session`: of any replica
-    that has what this client has written, and read so."""
+    """The entry of a key. None: absent. An entry whose value is None: deleted, at its offset. `session`: any replica
+    answers that has what this client has written, and read in this way."""
     wanted, deadline = key_bytes(key), router.runtime.now() + router.timeout
     if router.known.several and (session or min_offset is not None):
         told, found = await _get_of_replica(router, topic, wanted, partition, min_offset, session, deadline)
@@ -183,7 +183,7 @@ async def get_columns(
         try:
             parts = await lookups.spread(router, topic, rows, of, messages.ColumnsGot, deadline)
             break
-        except OthersNeeded as error:  # a leader does not know any more that there are none
+        except OthersNeeded as error:  # a leader is not sure any more that there are no strays
             await router.look_again(topic, error, backoff, deadline)
     return blocks.merged(len(rows), [(some, _columns(got, of([rows[row] for row in some]))) for some, got in parts])
 
@@ -227,7 +227,7 @@ async def _get_some(
 
 
 async def get_everywhere(router: Router, topic: str, keys: Sequence[bytes]) -> list[tuple[Entry | None, ...]]:
-    """For each key what each of the topic's partitions has of it. Of different keys as of different times."""
+    """For each key, its entry in each of the topic's partitions. Those of different keys may be of different times."""
     found: list[tuple[Entry | None, ...]] = []
     step = max(1, min(EVERYWHERE, KEY_BYTES // (max(map(len, keys), default=0) + 5)))
     for first in range(0, len(keys), step):
@@ -239,7 +239,7 @@ async def get_everywhere(router: Router, topic: str, keys: Sequence[bytes]) -> l
         ) -> list[Entry | None]:
             try:
                 return await _get_some(router, topic, some, at, deadline, among)
-            except RecordTooLarge:  # all of them together
+            except RecordTooLarge:  # all keys together
                 return [await _get(router, topic, key, at, None, deadline, among) for key in some]
 
         found += zip(*await lookups.everywhere(router, topic, deadline, ask), strict=True)

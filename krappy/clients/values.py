@@ -131,7 +131,7 @@ def milliseconds(time: Time, what: str = "timestamp") -> int:
 
 def event_time(time: Time) -> int:
     """As `milliseconds`, for an event; -1: no timestamp. Raises InvalidTimestamp for a time before 1970, and for one
-    that has no 64 bits."""
+    that does not fit 64 bits."""
     found = milliseconds(time)
     if found < NO_TIMESTAMP:
         raise InvalidTimestamp(f"the timestamp {found} is before 1970; -1 stands for no timestamp")

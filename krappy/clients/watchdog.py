@@ -6,10 +6,10 @@ comes, the broker is pinged. If it does not answer that either, other brokers ar
 others, or do not count it as one of the cluster any more, the connection to the hanging one counts as lost. Then what
 waits there goes to the new leaders and coordinators, as after any loss.
 
-A broker that only takes long answers pings meanwhile, and a leader that nobody has replaced keeps its connections: to
-send a request again would help nobody. One that leads nothing, as far as is known, is left after some seconds in any
-case: any other will do as `home`, or tells who coordinates a group. These seconds are longer, since the leases of a
-member end with its connection.
+A broker that only takes long still answers pings. A leader that nobody has replaced keeps its connections: sending a
+request again would help nobody. A broker that hangs and leads nothing, as far as is known, is left after some seconds
+in any case: any other will do as `home`, or tells who coordinates a group. These seconds are more, because the leases
+of a member end with its connection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from krappy.errors import KrappyError
 TICK = 0.5  # seconds between two looks, at least; up to twice as long, so that clients do not all ask at once
 SILENCE = 1.5  # seconds without a byte, while answers are waited for, after which a broker is pinged
 PATIENCE = 1.0  # seconds that it has to answer that; and that another one has to answer who leads
-LONGEST = 3.0  # seconds that one has which leads nothing; with SILENCE, a little more than an election takes
+LONGEST = 3.0  # seconds that a broker without partitions has; with SILENCE, a little more than an election takes
 
 
 class Watchdog:
@@ -92,7 +92,7 @@ class Watchdog:
         return {(name, index): each.leader for name, found in topics for index, each in enumerate(found.partitions)}
 
     async def _learn(self, hanging: Mapping[Link, int | None]) -> bool:
-        """Asks a broker that does not hang who leads, each time another one. Whether it has answered."""
+        """Asks a broker that does not hang who leads, each time another one. Returns whether it has answered."""
         others = self._links.connected(hanging)
         if not others:
             return False
@@ -104,7 +104,7 @@ class Watchdog:
         return learned
 
     def _is_of_no_use(self, link: Link, broker: int | None) -> bool:
-        """Whether to leave a broker that hangs. None: it is not known which one that is."""
+        """Whether to leave a broker that hangs. `broker` None: it is not known which one that is."""
         now = self._leaders()
         moved = any(leader == broker and now.get(at, broker) != broker for at, leader in self._led[link].items())
         if moved or (broker is not None and broker not in self._known.brokers):

@@ -47,7 +47,8 @@ REFRESH = 60.0  # seconds between two checks for new partitions; a single broker
 
 
 class WatchPart:
-    """`partitions`: None: all. `arrived`: answers that the caller has not taken."""
+    """The watch of some partitions at one broker (`request.partitions` None: all). `arrived`: answers that the caller
+    has not taken."""
 
     def __init__(
         self,
@@ -181,7 +182,8 @@ class Watching:
     async def more(self) -> None:
         """Waits for the next entries or the end of the snapshot, and puts them in `items`; opens the watch first if
         needed. Raises the broker's errors and ConnectionLost. It may be called again after an error, a cancellation or
-        an interrupt: an answer is removed when its items are there, and without a call, with which one could come."""
+        an interrupt: an answer is removed when its items are there, and without a call, because an interrupt could come
+        with one."""
         while True:
             await self.open()
             with self._runtime.lock:
@@ -191,7 +193,7 @@ class Watching:
                 part = self._next()
             if part is None:
                 if any(each.link.closed for each in self._parts) or self._router.closed:
-                    # Nothing comes any more, not even that: in a process that was forked off.
+                    # Nothing comes any more, not even this error: so it is in a process that was forked off.
                     raise ConnectionLost(self._router.trouble)
                 await news.wait(LOOKING if self._without else self._each if self._spread else None)
                 continue
@@ -238,7 +240,8 @@ class Watching:
         return None
 
     def _end_of_snapshot(self) -> list[Entry | SnapshotEnd]:
-        """The end, if that was the last part's: once, but for an interrupt after which the answer is taken again."""
+        """The end of the snapshot, if the last part has come to it. It is given once, but again if an interrupt came
+        with it."""
         if self._without or any(part.progress.live is None for part in self._parts):
             return []
         self._told = True

@@ -16,9 +16,9 @@ NOT_OPEN = "this client is not open: use `async with`"
 
 
 class ClientConnection:
-    """The links of a client: one for its requests, and one more for each watch; of a cluster, one for each broker that
-    leads what it uses. `timeout`, `keepalive`: seconds, as `Link` has them; `security`: as `ClientSecurity` has it.
-    Raises ConfigError."""
+    """The links of a client: one for its requests, and one more for each watch; in a cluster, also one to each broker
+    that leads what it uses. `timeout`, `keepalive`: seconds, as `Link` has them; `security`: as `ClientSecurity` has
+    it. Raises ConfigError."""
 
     def __init__(
         self,

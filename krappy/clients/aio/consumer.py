@@ -109,10 +109,10 @@ class Consumer:
     async def ack(self, events: Acknowledged, *, wait: bool = False) -> None:
         """Acknowledges an event, several, or a batch: they will not be delivered again.
 
-        Returns at once. The broker is told with other acks, within milliseconds, before the next poll, and when the
-        consumer is left, which waits until they are durable. If the program dies before, the events are delivered
-        again. An ack that comes after another member got the event does nothing. Raises the error for which earlier
-        acks were given up, if there is one; so do the next poll and leaving.
+        Returns at once. The ack is sent with others: within milliseconds, before the next poll, or when the consumer is
+        left. Leaving waits until they are durable. If the program dies before, the events are delivered again. An ack
+        that comes after another member got the event does nothing. Raises the error for which earlier acks were given
+        up, if there is one; so do the next poll and leaving.
 
         `wait`: returns when these and all earlier acks are durable. Raises LeaseLost when another member has one of
         the events by now; the others are acknowledged all the same.

@@ -81,7 +81,7 @@ class Timeouts:
 
     @contextlib.contextmanager
     def alarm(self, event: anyio.Event, seconds: float) -> Iterator[None]:
-        """Raises KrappyError where nobody looks at the time any more."""
+        """Sets the event after `seconds`, unless the `with` ends before. Raises KrappyError once `run` has ended."""
         if self._ended:
             raise KrappyError("the event loop in which this client was opened has ended: open another here")
         self._deadlines[event] = deadline = time.monotonic() + seconds
@@ -274,8 +274,8 @@ class AnyioStream:
 
 
 class Tasks:
-    """The background tasks of one client, which end with it. Whatever cancels the program cancels them only then: a
-    program that is cancelled leaves consumers and producers on its way out, and they still have to tell the broker."""
+    """The background tasks of one client, which end with it. A cancellation of the program does not end them before: a
+    program that is cancelled leaves consumers and producers on its way out, and these still have to tell the broker."""
 
     def __init__(self) -> None:
         self._group = anyio.create_task_group()
@@ -304,8 +304,8 @@ class Tasks:
         self._closed = True
         for scope in self._scopes:
             scope.cancel()
-        # It is told of no error: it would raise the program's own errors wrapped in an ExceptionGroup. Its tasks raise
-        # none.
+        # The group is told of no error: it would raise the program's own errors wrapped in an ExceptionGroup. Its tasks
+        # raise none.
         await self._group.__aexit__(None, None, None)
 
 

@@ -14,7 +14,8 @@ from krappy.clients.sync.connection import ClientConnection
 
 
 class AclMethods:
-    """Of a client. They raise ClusterAuthorizationFailed, and SecurityDisabled when the broker has no authorizer."""
+    """The methods of a client. They raise ClusterAuthorizationFailed, and SecurityDisabled when the broker has no
+    authorizer."""
 
     _connection: ClientConnection
 

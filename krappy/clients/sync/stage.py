@@ -92,7 +92,7 @@ class Stage(Sender[StagingProducing]):
         return core
 
     def seal(self) -> str:
-        """Makes everything that was sent durable and returns the token for `commit_staged`. After it, nothing can be
+        """Makes everything that was sent durable and returns the token for `commit_staged`. After that, nothing can be
         sent.
 
         Sealing again gives the same token. Raises the first error of anything that was sent (then it can't be sealed),

@@ -26,7 +26,7 @@ from krappy.errors import InvalidRequest, OffsetMismatch
 from krappy.types import Entry, Receipt
 
 LEAST_PAGE = 64  # entries of a page of one partition, when several are merged
-LEAST_BYTES = 16 << 10  # and its bytes, more than which it has only if its first entry has
+LEAST_BYTES = 16 << 10  # bytes of such a page; it has more only if its first entry has more
 LONGEST_PAUSE = 0.1  # seconds before `update` tries again
 
 
@@ -36,7 +36,8 @@ class Table:
     Its consistency is "strong": each answer includes all that was committed before the request, and the leaders of
     partitions give it. Or it is "session": each answer of `get`, `get_many` and `scan` includes what this client has
     written, and read in this way. Any replica in sync gives it, so that reads are spread over the cluster; it may lack
-    the last writes of others. While the topic has strays, and of one broker, it is as "strong".
+    the last writes of others. While the topic has strays, and where there is one broker, "session" is the same as
+    "strong".
     """
 
     def __init__(self, connection: ClientConnection, topic: str, consistency: Consistency = "strong") -> None:
@@ -53,9 +54,9 @@ class Table:
         Args:
             partition: looks in this partition only. None: in the one that murmur2 gives the key. While the topic has
                 strays (keys in other partitions), it looks in all and takes the entry with the highest timestamp.
-            min_offset: waits until this offset of the key's own partition is included, not for all that is committed;
-                the offset of your own last write, for one. Any replica in sync answers then, so lookups are spread over
-                the cluster. None: the leader answers, with all that is committed.
+            min_offset: an offset of the key's own partition, such as that of your own last write. The answer includes
+                the events up to it, and does not wait for all that is committed. Any replica in sync gives it, so
+                lookups are spread over the cluster. None: the leader answers, with all that is committed.
 
         Raises ViewDisabled, UnknownTopic, UnknownPartition.
         """
@@ -244,8 +245,8 @@ class Scan(KeyedEntries):
 
     @property
     def offsets(self) -> dict[int, int]:
-        """By partition: the snapshot includes all events before this offset. Empty until the first entry came; of a
-        cluster, the partitions of the brokers that the scan has come to."""
+        """By partition: the snapshot includes all events before this offset. Empty until the first entry came; in a
+        cluster, it has the partitions of the brokers that the scan has come to."""
         return self._core.offsets
 
     def __enter__(self) -> Scan:
