@@ -7,7 +7,7 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """`krappy` on the command line. Ctrl-C ends it quietly also while the rest is imported."""
+    """`krappy` on the command line. Ctrl-C ends it quietly, even while the rest is imported."""
     try:
         from krappy.cli.main import main as run
 

@@ -17,6 +17,6 @@ def bound_address(listener: socket.socket) -> str:
 
 
 def reached(address: str) -> str:
-    """Where a listener is reached from this machine, which is bound to HOST:PORT."""
+    """The HOST:PORT by which this machine reaches a listener that is bound to `address`."""
     host, port = parse_address(address)
     return written(LOOPBACK.get(host, host), port)

@@ -94,9 +94,9 @@ class Broker:
         self.server: Server
         self.tls: ServerTls | None = None  # if a listener has it
         self.tokens: Tokens | None = None  # if users log in with them
-        self.provider_login: ProviderLogin | None = None  # of browsers
+        self.provider_login: ProviderLogin | None = None  # by which browsers log in
         self.authenticator: Authenticator
-        self.secret = os.urandom(32)  # of the console's sessions
+        self.secret = os.urandom(32)  # the key of the console's sessions
         self.history: FigureHistory  # if there is a console
         self.lookout: Lookout
         self._gateway: Gateway | None = None
@@ -176,11 +176,11 @@ class Broker:
             await nursery.start(self._serve, [])
             if self.tls is not None:
                 nursery.start_soon(self.tls.watch)
-            if HEALTH in sockets:  # first: probes tell how far the start is
+            if HEALTH in sockets:  # opened first: probes tell how far the start is
                 self.health_address = bound_address(sockets[HEALTH])
                 self.server.listen(Listener(sockets.pop(HEALTH), http.Http(self._load_probes, HEALTH)))
             if "http" in sockets:  # likewise
-                from krappy.console.history import FigureHistory  # without the console, which takes more memory
+                from krappy.console.history import FigureHistory  # not the whole console: that takes more memory
 
                 self.history = FigureHistory()
                 self.http_address = self.engine.http_address = bound_address(sockets["http"])
@@ -215,7 +215,8 @@ class Broker:
 
     def _check_by_provider(self, nursery: trio.Nursery) -> None:
         """Raises ConfigError."""
-        from krappy.server.oidc import ProviderLogin, read_secret_file  # without PyJWT, which few brokers have
+        # Imported here, because they need PyJWT, which few brokers have.
+        from krappy.server.oidc import ProviderLogin, read_secret_file
         from krappy.server.tokens import Tokens
 
         self.tokens = Tokens(self.config, self._report)
@@ -278,7 +279,8 @@ class Broker:
 
     @property
     def gateway(self) -> Gateway | None:
-        """The console's, to the partitions that others lead, in a cluster; made when it is first asked for."""
+        """The console's gateway to the partitions that other brokers of the cluster lead. It is made when it is first
+        asked for. None: this broker is alone, or its native listener is not open."""
         told = self.config.listener(NATIVE)
         if self._gateway is None and told is not None and self.native_address and self.engine.replication is not None:
             self._gateway = self._make_gateway(told)
@@ -286,8 +288,8 @@ class Broker:
         return self._gateway
 
     def _make_gateway(self, told: ListenerSetting) -> Gateway:
-        """It shows itself at native listeners as this broker does at others' Kafka listeners. Where there is nothing to
-        show, the environment counts, as for any client."""
+        """It logs in to native listeners as this broker logs in to the Kafka listeners of others. Where this broker has
+        no login or certificate for that, the environment counts, as for any client."""
         from krappy.clients.gateway import Gateway
         from krappy.clients.security import CA, CERT, TLS, SecurityOptions
 
@@ -303,8 +305,8 @@ class Broker:
         return Gateway(address, **security)
 
     def _endpoints(self, sockets: dict[str, socket.socket]) -> dict[str, tuple[str, int]]:
-        """What the cluster is told of each listener by its name: the advertised host and port, else those it is bound
-        to. One that is bound to all addresses is told with the host that another listener advertises, else with this
+        """What the cluster is told of each listener by its name: the advertised host and port, else those that it is
+        bound to. For one that is bound to all addresses, the host is that which another listener advertises, else this
         machine's name."""
         config = self.config
         told = {each.name: (each.advertised, sockets[KAFKA + each.name]) for each in config.kafka_listeners}
@@ -333,13 +335,13 @@ class Broker:
 
     @property
     def console_users(self) -> Callable[[], UsersPort] | None:
-        """Those who log in to the console, once the store is open; None: it has no users."""
+        """The users who log in to the console, once the store is open; None: the console has no users."""
         listener = self.config.listener(HTTP)
         return (lambda: self.engine.users) if listener is not None and listener.has_users else None
 
     @property
     def console_tokens(self) -> TokensPort | None:
-        """None: the console takes none."""
+        """The tokens that the console takes; None: it takes none."""
         return self.tokens if self.config.takes_tokens and self.console_users is not None else None
 
     def _make_lookout(self) -> Lookout:
@@ -424,9 +426,9 @@ async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker
     """
     descriptors.raise_limit()
     keep_freed_memory()
-    # The garbage collector need not look at objects that live as long as the broker.
+    # The garbage collector does not need to look at objects that live as long as the broker.
     gc.freeze()
-    # It must not look at too many at once, with thousands of new connections: 100,000 objects take some 30 ms.
+    # With thousands of new connections, it must not look at too many objects at once: 100,000 take some 30 ms.
     gc.set_threshold(20_000, 5, 50)
     sys.setswitchinterval(0.001)  # a commit's thread soon runs again after its fdatasync
     apart = ("data", *LISTENERS)
@@ -447,7 +449,7 @@ async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker
         async with broker:
             room = broker.engine.room
             room.abort = partial(endings.end_at_once, report)
-            gc.freeze()  # recovered objects live as long: with 10,000 topics, to look at them takes 0.3 s
+            gc.freeze()  # recovered objects live as long: with 10,000 topics, looking at them takes 0.3 s
             report(
                 "broker_ready",
                 address=broker.address,
@@ -461,7 +463,7 @@ async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker
             broker.engine.spawn(give_back, broker.engine.machine.resident_bytes)
             await told.wait()
             with suppress(StorageError):
-                await room.look()  # what is closed is written, by paths
+                await room.look()  # closing writes files by their paths, so the data folder must be the right one
 
     stops = [signal.SIGTERM, signal.SIGINT]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:

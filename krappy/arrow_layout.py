@@ -5,8 +5,8 @@ A column of bytes or text is three buffers: `rows + 1` int32 offsets into `data`
 little-endian, whatever the machine: "Apache Arrow Columnar Format", Physical Memory Layout. `pyarrow` takes these
 buffers as they are (`Array.from_buffers`).
 
-Why this layout: to read a table into a RecordBatch costs, in microseconds per row (keys of 15 bytes, values of 20 to
-250 bytes; one run, on a machine with other load):
+Why this layout: this is what reading a table into a RecordBatch costs, in microseconds per row (keys of 15 bytes,
+values of 20 to 250 bytes; one run, on a machine with other load):
 
                                                 broker  client
     these columns                                 0.90    0.11

@@ -87,8 +87,8 @@ def connect(to: Addresses | None = None, **options: Unpack[ClientOptions]) -> Cl
     """A client, to be entered with `async with`.
 
     Args:
-        to: `host:port` of a broker; of several brokers of a cluster as a list, or with commas between them: the first
-            that answers tells of the others. None: $KRAPPY_ADDRESS, else 127.0.0.1:7092.
+        to: `host:port` of a broker, or of several brokers of a cluster, as a list or with commas between them. The
+            first that answers tells of the others. None: $KRAPPY_ADDRESS, else 127.0.0.1:7092.
         timeout: seconds that any operation may take, with all its tries (30).
         keepalive: seconds of silence after which the broker is pinged; after as many more the connection is lost (30).
         tls, ca, cert, user, password, token: as `krappy.clients.security.ClientSecurity` explains them.
@@ -193,9 +193,9 @@ class Client(AclMethods):
             max_deliveries: after this many deliveries without an ack an event goes to the topic `dead_letter` (None:
                 "<topic>.<group>.dead"), which needs the right to write there.
             max_records: how many events one poll brings at most. In a group: how many events are leased ahead at most
-                (None: 500; up to 10,000 while they take less than 0.1 s), and fewer when each takes long, so that
-                their leases do not run out while they wait. Without a group None means that only `max_bytes` bounds a
-                poll.
+                (None: 500, and up to 10,000 while a poll's events take less than 0.1 s). It asks for fewer when events
+                take long, so that leases do not run out while events wait. Without a group None means that only
+                `max_bytes` bounds a poll.
             max_bytes: of one poll.
         """
         from krappy.clients.aio.consumer import Consumer
@@ -246,7 +246,7 @@ class Client(AclMethods):
             prefix, start, end: which keys are wanted, as in `Table.scan`.
             tombstones: whether reads bring deleted keys, with null as their value, unless a read says otherwise.
             topic_id: `describe(topic).id`; if the topic of this name has another id, it raises UnknownTopic.
-            measure: up to how many bytes the snapshot's `size` is exact, 64 MiB at most; the broker reads as many bytes
+            measure: up to how many bytes the snapshot's `size` is exact, 64 MiB at most; the broker reads so many bytes
                 of the table. None: the snapshot has no `size`.
 
         Raises ViewDisabled, UnknownTopic, UnknownPartition, Overloaded when too many are held, PolicyViolation for a
@@ -332,7 +332,7 @@ class Client(AclMethods):
         Args:
             job: the name of the whole work, which no other job ever had.
             task, attempt: their names within the job. One token of each task and topic can be committed.
-            ttl: seconds without a request of the job after which it is dropped; of several tasks, the longest counts.
+            ttl: seconds without a request of the job after which it is dropped; if tasks differ, the longest counts.
             batch_bytes, buffer_bytes, compression, timeout: as for `producer`.
 
         Entering raises StagingFenced when the job was aborted, and StagingCommitted when it was committed: then there
@@ -357,7 +357,7 @@ class Client(AclMethods):
         and where.
 
         If the job was committed before, nothing is published, whatever the tokens, and the answer is the same as then.
-        The broker remembers it for a week (staging_outcome_ms). By a transaction, readers see all events or none.
+        The broker remembers it for a week (staging_outcome_ms). A transaction shows readers all events or none.
 
         Args:
             timeout: seconds to wait, then it raises RequestTimeout; None: as long as the broker takes. The broker goes
@@ -389,12 +389,12 @@ class Client(AclMethods):
         if_absent: bool = False,
         replication_factor: int | None = None,
     ) -> bool:
-        """Creates a topic; `config` has Kafka's names, such as {"cleanup.policy": "compact"}. Whether it was created.
-        `partitions`: how many; by default one. `replication_factor`: how many brokers have each partition; by default
-        three, or all if there are fewer. The broker may be configured otherwise for both.
+        """Creates a topic; `config` has Kafka's names, such as {"cleanup.policy": "compact"}. Returns whether it was
+        created. `partitions`: how many; by default one. `replication_factor`: how many brokers have each partition; by
+        default three, or all if there are fewer. The broker may be configured otherwise for both.
 
         With `if_absent`, a topic that exists is left as it is. If it has another number of partitions, or other values
-        of the given settings, a TopicDiffers tells: a warning, which Python prints.
+        of the given settings, it warns with TopicDiffers, which Python prints.
 
         Raises InvalidTopic, InvalidPartitions, InvalidConfig, InvalidReplicationFactor; unless `if_absent` TopicExists,
         and ConnectionLost when the connection is lost before the answer: the topic may have been created.

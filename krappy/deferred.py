@@ -1,7 +1,8 @@
 """Modules that are loaded when the first of their names is used, whoever imports them before.
 
-OpenSSL takes 5 MB of a broker that has neither TLS nor users: trio imports ssl in any case. The standard library's
-LazyLoader is of no use there, since a second `import` of a module loads it (until Python 3.12), and two threads may.
+Without this, OpenSSL would take 5 MB of a broker that has neither TLS nor users, because trio imports ssl in any case.
+The standard library's LazyLoader is of no use for that: a second `import` of a module loads it (until Python 3.12), and
+two threads may load it at once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _waiting: set[str] = set()
 
 
 def defer(*names: str) -> None:
-    """Puts off the loading of these modules; of one that is imported already, nothing is changed."""
+    """Puts off the loading of these modules. A module that is imported already is not changed."""
     for name in names:
         if name not in sys.modules and (spec := find_spec(name)) is not None:
             module = module_from_spec(spec)
@@ -29,7 +30,7 @@ def defer(*names: str) -> None:
 class _Deferred(ModuleType):
     def __getattr__(self, name: str) -> Any:
         """Called for a name that the module lacks."""
-        with _LOCK:  # a thread that comes meanwhile waits; the one that loads finds what there is so far
+        with _LOCK:  # other threads wait meanwhile; the one that loads finds what there is so far
             _load(self)
             if name in self.__dict__:
                 return self.__dict__[name]

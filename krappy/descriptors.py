@@ -9,8 +9,8 @@ import resource
 import sys
 from contextlib import suppress
 
-KEPT = 256  # descriptors kept free,
-SHARE = 8  # or an eighth of all that the process may have, if that is less
+KEPT = 256  # descriptors kept free, at most
+SHARE = 8  # one in so many of those that the process may have is kept free, at most
 
 
 def allowed() -> int:
@@ -34,7 +34,7 @@ def few_left(given: int) -> bool:
 
 
 def room() -> int:
-    """How many more descriptors may be opened, without those to keep free."""
+    """How many more descriptors may be opened, so that those to keep free stay free."""
     try:
         return _to_be_used() - len(os.listdir("/dev/fd"))
     except OSError:  # not every system has this folder

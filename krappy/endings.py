@@ -1,4 +1,4 @@
-"""Ends of a broker's process that are no graceful stops. They are safe: what is acknowledged is on disk."""
+"""Ways in which a broker's process ends without a graceful stop. They are safe: what is acknowledged is on disk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def bound_stop(report: Report) -> None:
 
 
 def end_at_once(report: Report) -> None:
-    """To be called once another folder stands in the place of the data folder."""
+    """Ends the process. To be called once another folder stands in the place of the data folder."""
     text = "another folder stands in the place of the data folder: put that back, and start the broker again"
     report("data_folder_replaced", text=text)
     os._exit(1)

@@ -65,7 +65,8 @@ class KrappyError(Exception):
         self.details = details
 
     def copy(self) -> Self:
-        """The same error, to be kept or raised another time: one that was raised keeps all that it went through."""
+        """The same error, to be kept or raised another time: one that was raised keeps its traceback, and all that this
+        refers to."""
         return type(self)(self.text, **self.details)
 
     def __getattr__(self, attribute: str) -> Any:
@@ -287,7 +288,7 @@ class TransactionFenced(BrokerError):
 
 
 class AuthorizationFailed(BrokerError):
-    """The principal may not do this. Whether what it names exists is not told."""
+    """The principal may not do this. The error does not tell whether what it names exists."""
 
 
 class TopicAuthorizationFailed(AuthorizationFailed):
@@ -303,7 +304,7 @@ class ClusterAuthorizationFailed(AuthorizationFailed):
 
 
 class TransactionalIdAuthorizationFailed(AuthorizationFailed):
-    """Of a transactional id, or of a staged job, whose name counts as one."""
+    """The principal may not use a transactional id; or a staged job, whose name counts as one."""
 
     code, name = 53, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
 
@@ -343,19 +344,19 @@ class LeaseLost(BrokerError):
 
 
 class AuthenticationFailed(BrokerError):
-    """The user, or the password, is not right, or nobody has logged in."""
+    """The user or the password is wrong, or nobody has logged in."""
 
     code, name = 58, "SASL_AUTHENTICATION_FAILED"
 
 
 class UnsupportedMechanism(BrokerError):
-    """Of SASL; the text names those that there are."""
+    """The broker does not have this mechanism of SASL; the text names those that it has."""
 
     code, name = 33, "UNSUPPORTED_SASL_MECHANISM"
 
 
 class IllegalLogin(BrokerError):
-    """A message of logging in that does not belong here."""
+    """A message of a login at a moment, or on a listener, where it does not belong."""
 
     code, name = 34, "ILLEGAL_SASL_STATE"
 
@@ -403,7 +404,7 @@ class CorruptBatch(StorageError):
 
 
 class TopicDiffers(UserWarning):
-    """A topic was there already (`create_topic(…, if_absent=True)`), and is not as it was asked for. `differs`: by
+    """A topic existed already (`create_topic(…, if_absent=True)`), and differs from what was asked for. `differs`: by
     setting, or "partitions": what was asked for, and what is."""
 
     def __init__(self, topic: str, differs: dict[str, tuple[Any, Any]]) -> None:
@@ -417,8 +418,8 @@ UNCHANGED = ": nothing was changed"  # how the text of a ConnectionLost ends tha
 
 @contextmanager
 def after_steps(made: str) -> Iterator[None]:
-    """Around a step of a change that is made in several. `made`: what those before it have changed, which the error of
-    one that was not made tells then; empty: nothing."""
+    """Around one step of a change that is made in several steps. `made`: what the steps before it have changed; empty:
+    nothing. If this step was not sent because the connection was lost, the ConnectionLost tells what was made."""
     try:
         yield
     except ConnectionLost as error:

@@ -7,8 +7,8 @@ from functools import lru_cache
 
 
 def read_address(text: str) -> str:
-    """An address in its one form, the shortest. An IPv4 address that a listener for IPv6 has as ::ffff:10.0.0.7
-    (RFC 4291, section 2.5.5.2) is that IPv4 address. Raises ValueError when it is none."""
+    """An address in its one form, the shortest. An IPv4 address that a listener for IPv6 shows as ::ffff:10.0.0.7 (RFC
+    4291, section 2.5.5.2) becomes plain IPv4. Raises ValueError when it is none."""
     found = ipaddress.ip_address(text)
     return str(getattr(found, "ipv4_mapped", None) or found)
 
@@ -23,7 +23,7 @@ def is_address(text: str) -> bool:
 
 @lru_cache(4096)
 def plain(host: str) -> str:
-    """As `read_address`; what is no address stays as it is."""
+    """As `read_address`; a text that is no address stays as it is."""
     try:
         return read_address(host)
     except ValueError:
@@ -32,8 +32,8 @@ def plain(host: str) -> str:
 
 @lru_cache(4096)
 def network(host: str) -> str:
-    """Of whose addresses this one is. Who has one IPv6 address has all with the same first 64 bits (RFC 4291, section
-    2.5.4). What is no address stays as it is."""
+    """The network that stands for the owner of an address: whoever has one IPv6 address has all with the same first 64
+    bits (RFC 4291, section 2.5.4). An IPv4 address, or a text that is no address, stands for itself."""
     try:
         address = ipaddress.ip_address(plain(host.partition("%")[0]))
     except ValueError:
@@ -46,5 +46,5 @@ def written(host: str, port: int) -> str:
 
 
 def host_of(client: str) -> str:
-    """The host of what `written` has given."""
+    """The host in a text that `written` has made."""
     return client.rpartition(":")[0].strip("[]")

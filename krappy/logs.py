@@ -211,8 +211,8 @@ PLAIN = dict.fromkeys(COLORS, "")
 SPECIAL = frozenset(" =\"'")  # in values that are quoted on a console
 MANY = 20
 WINDOW = 10.0  # seconds
-BY_ADDRESS = "authentication_failed"  # is left out by the address that causes it: nobody hides what others try
-ADDRESSES = 1000  # that are told apart; the others are one
+BY_ADDRESS = "authentication_failed"  # counted for each address that causes it: so nobody can hide what others try
+ADDRESSES = 1000  # so many addresses are counted apart, the others together
 
 
 class Logger:
@@ -251,8 +251,8 @@ def _json(now: str, level: str, event: str, facts: dict[str, Any], error: BaseEx
 def _columns(
     now: str, level: str, event: str, facts: dict[str, Any], error: BaseException | None, *, colors: Mapping[str, str]
 ) -> str:
-    """Names that peers chose must not control the terminal (ESC), nor pass for lines or facts of their own: values are
-    quoted where they could, and escaped. So is a traceback: an error's message may hold what a peer sent."""
+    """Names that peers chose must not control the terminal (ESC), nor look like other lines or facts. So values that
+    could are quoted and escaped. So is a traceback: an error's message may hold what a peer sent."""
     end = colors["end"]
     line = f"{colors['time']}{now}{end} [{colors[level]}{level:<7}{end}] {colors['event']}{event:<30}{end}"
     for name in sorted(facts):
@@ -293,7 +293,7 @@ class Reporter:
     ) -> None:
         self._log = log
         self._clock = clock
-        # Of an event, and an address or "": when its window began, and how many came in it.
+        # By event, and address or "": when the window began, and how many events came in it.
         self._windows: dict[tuple[str, str], tuple[float, int]] = {}
         self._unwritten = 0  # lines that could not be written
 
@@ -329,6 +329,6 @@ class Reporter:
 
 
 def _address(client: str) -> str:
-    """Of a peer's name for people, HOST:PORT or HOST."""
+    """The host of a peer as people read it, HOST:PORT or HOST."""
     host = client.rpartition(":")[0]
     return client if not host or (":" in host and not host.endswith("]")) else host.strip("[]")

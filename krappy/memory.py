@@ -10,7 +10,7 @@ import ctypes
 from typing import Any, ClassVar
 
 KEPT_FREE = 16 << 20  # bytes of freed memory that the process keeps for itself
-ARENAS = 2  # from which threads get their memory: one for the main thread, one for all others
+ARENAS = 2  # threads get their memory from so many: one for the main thread, one for all others
 _MALLINFO = (
     *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
     *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
@@ -22,9 +22,9 @@ def keep_freed_memory() -> None:
     """Tells glibc not to give batch-sized buffers back to the system each time they are freed: to get them again,
     zeroed page by page, took more than half of the time of encoding a 1 MB batch.
 
-    Each arena keeps them, and by default there may be eight for each processor. So few are allowed: under a mixed load
-    a broker grew by 3 MiB a minute for as long as it was watched, and settled once there were two. Does nothing with
-    other C libraries."""
+    Each arena keeps such buffers, and by default there may be eight arenas for each processor. Only `ARENAS` are
+    allowed: with more, a broker under a mixed load grew by 3 MiB a minute for as long as it was watched; with two it
+    settled. Does nothing with other C libraries."""
     mallopt = _of_library("mallopt")
     if mallopt is None:
         return
@@ -42,7 +42,7 @@ def give_back() -> None:
 
 
 def allocated() -> int:
-    """Bytes that the C library has given out, and that were not freed (mallinfo2(3)); 0 where it does not tell."""
+    """Bytes that the C library has given out and that were not freed (mallinfo2(3)); 0 if it does not tell."""
     ask = _of_library("mallinfo2")
     if ask is None:
         return 0

@@ -15,11 +15,11 @@ from krappy.errors import InvalidRequest
 SEED = 0x9747B28C
 _M = 0x5BD1E995
 _U32 = 0xFFFFFFFF
-FEW = 6  # up to this many keys of one length are hashed one by one
-SOME = 15  # the same, of keys with PREPARED words or more
-PREPARED = 32  # words from which on what does not depend on the words before is worked out for all together
-PIECE = 4096  # words for which that is done together
-SHORT = 256  # bytes of the longest key that is kept with its partition: others would take much memory
+FEW = 6  # up to so many keys of one length are hashed one by one
+SOME = 15  # the same, for keys with PREPARED words or more
+PREPARED = 32  # from so many words on, the part that needs no earlier word is computed for all words together
+PIECE = 4096  # words for which that is done at once
+SHORT = 256  # bytes of the longest key whose partition is kept in memory: others would take much
 LONG = 1024  # keys of this many bytes or more are hashed one by one, too
 MOST_HASHED = 1 << 20  # bytes of long keys that are hashed in one go: 0.06 s
 LANE = 8  # bytes for each key in a number that holds many
@@ -46,7 +46,7 @@ def murmur2_unsigned(data: bytes) -> int:
 
 
 def _ended(h: int, data: bytes) -> int:
-    """The hash from the one after all whole words."""
+    """The final hash, from the hash after all whole words."""
     rest = len(data) & 3
     if rest:
         h = (h ^ int.from_bytes(data[-rest:], "little")) * _M & _U32
@@ -55,8 +55,8 @@ def _ended(h: int, data: bytes) -> int:
 
 
 def _mixed_in(h: int, data: bytes, start: int, end: int) -> int:
-    """The hash after these words. Each is first multiplied, shifted and multiplied, whatever the hash is: that is
-    done for many words together, lanes of two large numbers, as in `_all_in`. It takes less than half the time."""
+    """The hash after these words. Each word is first multiplied, shifted and multiplied, whatever the hash is. That is
+    done for many words together, as lanes of two large numbers (see `_all_in`), in less than half the time."""
     _, low, by24, _, _ = _masks(PIECE // 2)
     view = memoryview(data)
     for first in range(start, end, PIECE):
@@ -86,7 +86,7 @@ def murmur2_in_steps(data: bytes, step: int) -> Generator[None, None, int]:
 
 
 def partition_for(key: bytes, partitions: int) -> int:
-    """The partition (0 <= p < `partitions`) of `key`. Those of short keys are kept: keys repeat."""
+    """The partition (0 <= p < `partitions`) of `key`. The results for short keys are kept, because keys repeat."""
     return _kept(key, partitions) if len(key) <= SHORT else murmur2(key) % partitions
 
 
@@ -104,8 +104,8 @@ def check_length(key: bytes, partitions: int) -> None:
 
 
 def home_for(key: bytes, partitions: int) -> int:
-    """Where the newest of events of one key that are as new as each other stands. As `partition_for`, but that a key
-    which would take long to hash belongs to the first partition."""
+    """The partition whose event counts as the newest when several events of one key are equally new. As
+    `partition_for`, but a key that would take long to hash belongs to the first partition."""
     return partition_for(key, partitions) if len(key) <= MOST_HASHED else 0
 
 
@@ -115,8 +115,8 @@ def _kept(key: bytes, partitions: int) -> int:
 
 
 def any_elsewhere(keys: Sequence[bytes], partitions: int, index: int) -> bool:
-    """Whether any of these keys belongs to another partition than `index`, or may do so: many bytes of long keys, to
-    hash which would take long, are taken to do.
+    """Whether any of these keys belongs to another partition than `index`, or may belong there: if the long keys have
+    so many bytes that hashing them would take long, the answer is True.
 
     Keys of one length are hashed together, as one large number with 64 bits for each key. That takes a tenth of the
     time, and needs no library. Long keys, or a few, are hashed one by one.

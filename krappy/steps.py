@@ -26,7 +26,7 @@ class _Steps:
         self._took = took
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        """As `yield from` the coroutine's own (PEP 380)."""
+        """As `yield from` the coroutine's own `__await__` (PEP 380)."""
         value: Any = None
         error: BaseException | None = None
         while True:

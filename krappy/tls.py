@@ -2,13 +2,14 @@
 
 Rules, kept here:
 
-- OpenSSL gets at most `PART` bytes of what has come at a time, by a memory BIO. If it read the socket itself, it would
-  go on for as long as a peer sends key updates (RFC 8446, section 4.6.3), or its greeting in records of a byte, and
-  nobody else would have a turn. A step of a handshake takes one part. One `recv` takes part after part, up to `PIECE`
-  bytes, until `PART` bytes of them were not for the caller. A peer that sends `FRUITLESS` bytes of key updates, and
-  nothing else, loses its connection; so does one that takes no answers to them.
-- What would wait raises BlockingIOError. After that, `send` has to be called again with data that begins alike and is
-  not shorter: that was taken already, and is being sent. It takes at most `PIECE` bytes at a time.
+- OpenSSL gets at most `PART` bytes of what has come at a time, by a memory BIO. If OpenSSL read the socket itself, it
+  would go on as long as a peer sends key updates (RFC 8446, section 4.6.3), or sends its greeting in records of one
+  byte, and nobody else would have a turn. A step of a handshake takes one part. One `recv` takes part after part, up to
+  `PIECE` bytes, until `PART` bytes of them brought nothing for the caller. A peer that sends `FRUITLESS` bytes of key
+  updates, and nothing else, loses its connection; so does one that takes no answers to them.
+- A call that would have to wait raises BlockingIOError. After that, `send` has to be called again with data that begins
+  with the same bytes and is not shorter: these were taken already, and are being sent. It takes at most `PIECE` bytes
+  at a time.
 - Nothing is ever sent without encryption, but for `reject`.
 """
 
@@ -28,8 +29,8 @@ PIECE = 256 << 10  # bytes of one `recv` or `send`, which takes about 0.1 ms
 
 
 class TlsSocket(socket.socket):
-    """Takes the place of `sock`, before the handshake. `host`: of the server, for a client's side. `made`: those that
-    were made with a context, if somebody has put it there."""
+    """Takes the place of `sock`, before the handshake. `host`: the server's, on a client's side. `made`: by context,
+    the sockets that were made with it; only for contexts that somebody has put there."""
 
     made: ClassVar[WeakKeyDictionary[ssl.SSLContext, WeakSet[TlsSocket]]] = WeakKeyDictionary()
 
@@ -46,8 +47,8 @@ class TlsSocket(socket.socket):
             made.add(self)
         self._unsent: list[bytes | memoryview] = []  # encrypted bytes that the system has not taken
         self._taken = 0  # bytes of a `send` that are among these
-        self._more = False  # what has come was not all read
-        self._fruitless = 0  # bytes that have come since there was something to read
+        self._more = False  # not all that has come was read
+        self._fruitless = 0  # bytes that have come since the caller last got something
 
     def do_handshake(self) -> None:
         """Goes on with the handshake, by a part of what has come. Raises ssl.SSLWantReadError and
@@ -139,7 +140,7 @@ class TlsSocket(socket.socket):
             self._unsent = [memoryview(b"".join(self._unsent))[sent:]] if sent < size else []
 
     def _say(self) -> None:
-        """Sends what OpenSSL has to say, or keeps it. Raises OSError when the peer takes nothing of much."""
+        """Sends what OpenSSL has to say, or keeps it. Raises OSError when the peer takes nothing and much is kept."""
         try:
             self._flush()
         except BlockingIOError:
@@ -165,7 +166,7 @@ class TlsSocket(socket.socket):
 
     def proof(self) -> list[bytes]:
         """The DER of the certificates by which the peer's was found good, from its own to an authority's. Empty if that
-        is not known: it has shown none, or has gone on with a session of before."""
+        is not known: the peer has shown none, or has resumed an earlier session."""
         told = getattr(self._tls, "get_verified_chain", None)
         if told is not None:
             return [bytes(each) for each in told()]
@@ -177,8 +178,8 @@ class TlsSocket(socket.socket):
         return self._tls.context
 
     def reject(self, alert: bytes) -> None:
-        """Says to a peer whose handshake has failed that this is TLS. What it has sent is read away: else the system
-        would reset the connection, before the peer has read the alert."""
+        """Tells a peer whose handshake has failed that this is TLS. What it has sent is read and dropped: else the
+        system would reset the connection before the peer has read the alert."""
         with suppress(OSError):
             super().send(alert)
             for _ in range(16):
@@ -197,8 +198,9 @@ class TlsSocket(socket.socket):
 
 
 def client_context(ca: str | None = None, cert: str | tuple[str, str] | None = None) -> ssl.SSLContext:
-    """For clients. `ca`: PEM file of the authorities that may vouch for the broker; None: the system's. `cert`: PEM
-    file of the client's own certificate and key, or (certificate, key). Raises OSError (ssl.SSLError is one)."""
+    """A context for clients. `ca`: PEM file of the authorities that may vouch for the broker; None: the system's.
+    `cert`: PEM file of the client's own certificate and key, or (certificate, key). Raises OSError (ssl.SSLError is
+    one)."""
     context = ssl.create_default_context(cafile=ca)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if cert is not None:

@@ -1,7 +1,8 @@
 """Gives freed memory back to the system, once the broker has no more use for it.
 
-What `keep_freed_memory` lets the process keep lies between what is in use: after a burst of large batches a broker held
-45 MB that were free. While it works hard they stay, since getting them anew takes 0.7 ms for each MB.
+`keep_freed_memory` lets the process keep freed memory, which lies between memory in use: after a burst of large batches
+a broker held 45 MB that were free. While the broker works hard it keeps them, since getting them anew takes 0.7 ms for
+each MB.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from krappy import memory
 
 EVERY_SECONDS = 2.0
 WORTH = 8 << 20  # bytes
-BUSY = 0.5  # of one processor's time: more is hard work
+BUSY = 0.5  # the share of one processor's time above which the broker works hard
 
 
 async def give_back(resident: Callable[[], int], cpu_seconds: Callable[[], float] = process_time) -> None:
-    """Works until it is cancelled. `resident()`: bytes of the process that are in RAM; `cpu_seconds()`: that it has
-    taken so far.
+    """Works until it is cancelled. `resident()`: bytes of the process that are in RAM; `cpu_seconds()`: processor time
+    that it has taken so far.
 
-    More is in RAM than what is allocated: code, stacks and much else. So what counts is how much that has grown since
-    the last time.
+    RAM also holds what is not allocated: code, stacks and much else. So what counts is how much the difference has
+    grown since the last time.
     """
     beside = resident() - memory.allocated()
     while True:

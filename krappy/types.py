@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 EARLIEST = -2  # timestamps by which ListOffsets means the two ends of a log
 LATEST = -1
-NO_TIMESTAMP = -1  # of an event whose producer gave none, as in Kafka
+NO_TIMESTAMP = -1  # the timestamp of an event whose producer gave none, as in Kafka
 ABSENT = -1  # as an expected offset: "this key must have no value now"
 
 Compression = Literal["gzip", "snappy", "lz4", "zstd"]  # of record batches, by the names that producers use
@@ -39,8 +39,9 @@ class Record(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One event as a consumer gets it. `deliveries` counts from 1; only a native group raises it. `leader_epoch`: of
-    its partition when it was written, -1: not known; after an unclean election another event may have its offset."""
+    """One event as a consumer gets it. `deliveries` counts from 1; only a native group raises it. `leader_epoch`: its
+    partition's when it was written; -1: not known. After an unclean election another event may have the same offset;
+    the epoch tells them apart."""
 
     topic: str
     partition: int

@@ -111,7 +111,7 @@ async def wait_any(signals: Iterable[Signal], ready: Callable[[], bool], seconds
 
 
 class Waits:
-    """Waits that end together, in one moment. `ended`: it has come: who waits from then on waits no more."""
+    """Waits that end together, at one moment. `ended`: whether the moment has come; later waits end at once."""
 
     __slots__ = ("_scopes", "ended")
 
@@ -129,7 +129,7 @@ class Waits:
 
     @contextmanager
     def until_end(self) -> Iterator[trio.CancelScope]:
-        """Around a wait, which is cancelled then."""
+        """Around a wait, which is cancelled at the end."""
         with trio.CancelScope() as scope:
             if self.ended:
                 scope.cancel()
@@ -141,8 +141,8 @@ class Waits:
 
 
 async def while_standing(stands: Callable[[], bool], wait: Callable[[], Awaitable[object]]) -> None:
-    """Awaits `wait()`, which raises nothing, and gives it up soon after `stands()` is false. That is asked now and
-    then: for a wait that is long and seldom, where the signals that could tell fire often."""
+    """Awaits `wait()`, which raises nothing, and gives it up soon after `stands()` is false. It asks `stands()` now and
+    then. That suits waits that are long and rare, where signals that could tell would fire often."""
 
     async def look() -> None:
         while stands():
@@ -201,7 +201,8 @@ class Later(Generic[T]):
             callback(value, error)
 
     def then(self, callback: Callable[[T | None, Exception | None], None]) -> None:
-        """Has `callback(value, error)` called when it is set; at once if it is set already. One callback at most."""
+        """Calls `callback(value, error)` when the answer is set, at once if it is set already. There is one callback at
+        most."""
         if self.done:
             callback(self._value, self._error)
         else:
