@@ -63,7 +63,7 @@ def _read(key: bytes) -> tuple[bytes, list[Any]]:
     is no group's."""
     kind = key[: len(HEAD)]
     if kind not in PARTS:
-        raise StorageError(f"the key {key!r} is none of a group")
+        raise StorageError(f"{key!r} is not the key of a group")
     return kind, read_key(key, kind, *PARTS[kind])
 
 

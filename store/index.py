@@ -66,7 +66,7 @@ class OffsetIndex:
         Only some entries are checked: a reader compares the entry that it uses with the log.
         """
         if len(data) % INDEX_ENTRY.size:
-            raise BadIndex(f"{len(data)} bytes are no whole number of entries")
+            raise BadIndex(f"{len(data)} bytes are not a whole number of entries")
         both = array("I", data)
         if _SWAP:
             both.byteswap()
@@ -115,7 +115,7 @@ class TimeIndex:
     def unpack(cls, data: bytes) -> TimeIndex:
         """As `OffsetIndex.unpack`."""
         if len(data) % TIME_ENTRY.size:
-            raise BadIndex(f"{len(data)} bytes are no whole number of entries")
+            raise BadIndex(f"{len(data)} bytes are not a whole number of entries")
         words = array("I", data)
         if _SWAP:
             words.byteswap()

@@ -14,7 +14,7 @@ from krappy.store.disk import OS_DISK, UNREADABLE
 
 STALL_LIMIT_S = 60.0
 RENEWING = "the tables are being made anew, because their files were damaged; try again"
-REOPENING = "the tables are being opened anew, because the disk had refused them; try again"
+REOPENING = "the tables are being opened anew, because the disk had refused a write; try again"
 
 
 class Renewable:

@@ -179,7 +179,7 @@ def frames(view: memoryview, path: Path | str, start: int) -> tuple[list[tuple[i
         partition, crc = HEAD.unpack_from(view, position)
         at = position + HEAD.size
         if _head_crc(partition, view[at : at + CRC_START]) != crc:
-            raise CorruptBatch(f"{path}: at byte {start + position} begins no staged batch")
+            raise CorruptBatch(f"{path}: no staged batch begins at byte {start + position}")
         size = batches.read_header(view, at).size
         if len(view) - at < size:
             break
@@ -295,7 +295,7 @@ def job_in(key: bytes) -> str:
         if key.startswith(kind):
             name = read_key(key, kind, *parts)[0]
             return name
-    raise StorageError(f"the key {key!r} is none of a staged job")
+    raise StorageError(f"{key!r} is not the key of a staged job")
 
 
 def data_key(job: str, attempt: str, number: int) -> bytes:

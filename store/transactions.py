@@ -59,7 +59,7 @@ def name_in(key: bytes) -> str:
             return key.removeprefix(TRANSACTION).decode()
     except UnicodeDecodeError:
         pass
-    raise StorageError(f"the key {key!r} is none of a transactional id")
+    raise StorageError(f"{key!r} is not the key of a transactional id")
 
 
 def packed(transaction: Transaction) -> bytes:

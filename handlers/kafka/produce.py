@@ -166,7 +166,7 @@ def _publish(
         try:
             if twice and at in twice:
                 # Kafka writes the last batch and acknowledges all.
-                raise InvalidRequest("a partition that the request names more than once; it takes one batch")
+                raise InvalidRequest("the request has several batches for this partition; it may have one")
             partition = topic.led(asked["index"])
             records = _checked(asked["records"], version)
             if work.refused and (code := work.refused.find(at, records, partition)):

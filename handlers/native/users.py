@@ -33,7 +33,7 @@ async def alter_user(session: SessionPort, request: messages.AlterUser) -> messa
 
 def _credential(mechanism: str, text: str | None) -> ScramCredential | None:
     if mechanism not in HASHES:
-        raise InvalidRequest(f"'{mechanism:.40}' is no mechanism of SCRAM; there are {', '.join(HASHES)}")
+        raise InvalidRequest(f"'{mechanism:.40}' is not a SCRAM mechanism; there are {', '.join(HASHES)}")
     if text is None:
         return None
     try:

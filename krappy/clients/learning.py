@@ -46,7 +46,7 @@ class Learning:
             found = self.known.topics.get(name)
             if found is None and others is None:
                 if name in self.known.denied:
-                    raise TopicAuthorizationFailed(f"to describe the topic '{name}' is not allowed")
+                    raise TopicAuthorizationFailed(f"describing the topic '{name}' is not allowed")
                 raise UnknownTopic(f"there is no topic '{name}'", topic=name)
         return found
 

@@ -67,4 +67,4 @@ def _with_token(security: ClientSecurity, mechanisms: Sequence[str]) -> bytes:
     try:
         return first_message(security.token())
     except ValueError as error:
-        raise ConfigError(f"the token is none: {error}") from None
+        raise ConfigError(f"the token is not valid: {error}") from None

@@ -88,7 +88,7 @@ def test_who_is_refused(broker: RunningBroker, authority: Authority, provider: I
 
     with pytest.raises(ConfigError, match="there is no token: OSError: the provider is away"):
         broker.connect(ca=authority.ca, token=lost).__enter__()
-    with pytest.raises(ConfigError, match="the token is none"):
+    with pytest.raises(ConfigError, match="the token is not valid"):
         broker.connect(ca=authority.ca, token="two words").__enter__()
     with pytest.raises(errors.AuthenticationFailed, match="mechanisms are OAUTHBEARER"):
         broker.connect(ca=authority.ca, user="ada", password="x").__enter__()
