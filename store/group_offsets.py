@@ -30,7 +30,7 @@ HEAD = b"kg/"
 MEMBER = b"km/"
 OFFSET = b"ko/"
 PENDING = b"kp/"
-PARTS: Mapping[bytes, tuple[type, ...]] = {  # of a key of each kind
+PARTS: Mapping[bytes, tuple[type, ...]] = {  # the types of a key's parts, by its kind
     HEAD: (str,),
     MEMBER: (str, str),
     OFFSET: (str, str, int),

@@ -16,8 +16,8 @@ from krappy.store import rocks
 from krappy.store.keys import PREFIX_SIZE, applied_key, key_range, view_prefix
 from krappy.store.unwritten import NOTHING, UnwrittenCopy
 
-DENSER = 2  # times as many keys of another view are read to find those that are in both
-MAX_BYTES = 1 << 20  # of keys that are read for that
+DENSER = 2  # so many times as many keys of another view are read, at most, to find those in both
+MAX_BYTES = 1 << 20  # bytes of keys that are read for that, at most
 CHANGES = 1_000  # at most so many changed entries of a page are looked up in the snapshot: each takes 5 µs
 
 

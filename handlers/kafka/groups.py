@@ -55,7 +55,7 @@ def join_group(session: KafkaSessionPort, request: Message, version: int) -> Lat
     )
 
     def answer(joined: Joined) -> Message:
-        if session.access.denies(Resource.GROUP, name, Op.READ):  # it has lost the right meanwhile
+        if session.access.denies(Resource.GROUP, name, Op.READ):  # the client has lost the right meanwhile
             joined = Joined(Fault.GROUP_AUTHORIZATION_FAILED, joined.member_id)
         protocol = joined.protocol
         return {
@@ -94,7 +94,9 @@ def sync_group(session: KafkaSessionPort, request: Message, version: int) -> Mes
     )
 
     def answer(synced: SyncAnswer) -> Message:
-        if session.access.denies(Resource.GROUP, request["group_id"], Op.READ):  # it has lost the right meanwhile
+        if session.access.denies(
+            Resource.GROUP, request["group_id"], Op.READ
+        ):  # the client has lost the right meanwhile
             synced = SyncAnswer(Fault.GROUP_AUTHORIZATION_FAILED)
         return _synced(synced)
 

@@ -368,7 +368,7 @@ class UserInfo(NamedTuple):
 
 
 async def users(link: Link) -> list[UserInfo]:
-    """Those who may log in with a password, by name."""
+    """The users who may log in with a password, by name."""
     answer = await link.ask(messages.Users(), messages.UsersFound)
     return [UserInfo(str(each["user"]), dict(each["credentials"])) for each in answer.users]
 

@@ -36,7 +36,7 @@ class StagingProducing(Producing):
         super().__init__(router, topic, limits)
         self._attempt = attempt
         self._way = CoordinatorWay(router)
-        self._refusal: KrappyError | None = None  # of the last registration: another broker coordinates the job
+        self._refusal: KrappyError | None = None  # of the last registration, where another broker coordinates the job
         self._id: str | None = None
         self._rows = 0
         self.token: str | None = None

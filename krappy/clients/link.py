@@ -154,7 +154,7 @@ class Link:
 
     async def _keep(self) -> None:
         with self.runtime.lock:
-            if self.begun:  # by a call of `open` that was interrupted
+            if self.begun:  # a call of `open` that was interrupted has begun it
                 return
             self.begun = True
         tried = 0  # addresses, one after the other, since there was a connection
@@ -197,7 +197,7 @@ class Link:
                 return
             self._stream = stream
             self._heard, self._probed, self._renewed_at, self._dropped = self.runtime.now(), None, math.inf, ""
-            if self.closed:  # by `abandon`, which had not seen the stream
+            if self.closed:  # `abandon` has closed it, and had not seen the stream
                 return
         pinged = True
         greeting_ends = self.runtime.now() + first

@@ -118,7 +118,7 @@ class ClientSecurity:
             return _secret(self._token, "token").strip()
         except ConfigError:
             raise
-        except Exception as error:  # of the program's function
+        except Exception as error:  # raised by the program's function
             raise ConfigError(f"there is no token: {type(error).__name__}: {error}") from error
 
     def __repr__(self) -> str:

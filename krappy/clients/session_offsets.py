@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from krappy.clients.cluster import KnownCluster
 
 if TYPE_CHECKING:
-    from krappy.clients.lane import Settled  # which brings the codec of batches: planning a Spark query needs none
+    from krappy.clients.lane import Settled  # only for types: it would import the codecs of batches
 
 
 class SessionOffsets:

@@ -30,7 +30,7 @@ LONGEST = 3.0  # seconds that a broker without partitions has; with SILENCE, a l
 
 
 class Watchdog:
-    """Of one client. It works from the first call of `begin` on, until the client is closed."""
+    """The watchdog of one client. It works from the first call of `begin` on, until the client is closed."""
 
     def __init__(self, links: Links, learning: Learning) -> None:
         self._links = links

@@ -19,7 +19,7 @@ class Security:
         self._connection = connection
 
     async def users(self) -> list[UserInfo]:
-        """Those who may log in with a password, by name."""
+        """The users who may log in with a password, by name."""
         return await admin.users(self._connection.link)
 
     async def set_password(self, user: str, password: str, mechanisms: Sequence[str] = tuple(HASHES)) -> None:

@@ -22,7 +22,7 @@ class Security:
         self._connection = connection
 
     def users(self) -> list[UserInfo]:
-        """Those who may log in with a password, by name."""
+        """The users who may log in with a password, by name."""
         return run(admin.users(self._connection.link))
 
     def set_password(self, user: str, password: str, mechanisms: Sequence[str] = tuple(HASHES)) -> None:
