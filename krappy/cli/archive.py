@@ -2,7 +2,7 @@
 
 The last file, `backup.json`, lists all others with their sizes and CRC-32; a backup without it is unfinished. It also
 says which file of the broker each was copied from, by inode and mtime. Closed segments and files of tables never
-change, so a later backup beside it takes those that are still the same as hard links.
+change. A later backup beside it has hard links to those that are still the same, and does not copy them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LISTING = backup_files.LISTING
 FORMAT = 1
 CLUSTER_FORMAT = 2  # of a cluster's backup: see cluster_backup.py
 CHUNK = 1 << 20
-RESERVE = 1 << 30  # bytes that a restore leaves free; of a smaller disk:
+RESERVE = 1 << 30  # bytes that a restore leaves free; of a small disk only one part in RESERVED_PART
 RESERVED_PART = 20
 REMOVED = "what was written is removed again. If the backup is yours, and no bomb, restore to a larger disk"
 WRITE_OUT = 8 << 20  # at most so many bytes wait for the disk, because the broker's syncs wait for them too
@@ -41,14 +41,14 @@ Origin = tuple[int | str, ...]  # inode and mtime (ns) of a file that was copied
 
 
 class Earlier(NamedTuple):
-    """A finished backup, of which a later one shares the files that have not changed."""
+    """A finished backup. A later one shares those of its files that have not changed."""
 
     folder: Path
     files: Mapping[str, tuple[int, int]]  # name -> size, CRC-32
     origins: Mapping[str, Origin]
 
     def same(self, name: str, size: int, origin: Origin | None) -> int | None:
-        """The CRC-32 of its file of this name, if that was copied from `origin`; None: it has no such file."""
+        """The CRC-32 of the backup's file of this name, if it was copied from `origin`; None: there is no such file."""
         if origin is None or self.origins.get(name) != origin or self.files[name][0] != size:
             return None
         try:
@@ -59,7 +59,7 @@ class Earlier(NamedTuple):
 
 
 class Written(NamedTuple):
-    """Bytes of a backup: copied, and in files shared with an earlier backup."""
+    """How many bytes of a backup were copied, and how many are in files that it shares with an earlier backup."""
 
     copied: int
     shared: int
@@ -210,7 +210,7 @@ def unshared(held: Path, manifest: dict[str, Any], earlier: Earlier | None) -> i
 
 
 def _held(held: Path, manifest: dict[str, Any]) -> Files:
-    """The files that a broker holds, each open until the next. Raises OSError, Failure."""
+    """The files that a broker holds. Each is open until the next one is asked for. Raises OSError, Failure."""
     try:
         with SourceFolder(held) as folder:
             for name, size in manifest["files"]:
@@ -350,7 +350,7 @@ def size_of(source: str) -> int:
 
 def check_room(target: Path, needed: int, *, reserve: bool = False, done: str = "nothing was written") -> None:
     """Raises Failure when the disk of `target` has fewer than `needed` bytes free: better now than after an hour.
-    `reserve`: some of the disk is to stay free. `done`: what is told of what was written."""
+    `reserve`: some of the disk is to stay free. `done`: what the message says of what was written before."""
     place = target.absolute()
     while not place.exists():
         place = place.parent

@@ -29,11 +29,12 @@ LATEST_MS = 253_402_300_799_999  # the end of the year 9999, the last that a cal
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # without waiting for the writer of a FIFO
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_STRANGE = (errno.ELOOP, errno.ENOTDIR, errno.ENXIO)  # of opening a link, what is below a file, and a socket
+_STRANGE = (errno.ELOOP, errno.ENOTDIR, errno.ENXIO)  # errors of opening a link, a path below a file, and a socket
 
 
 def check_name(name: object) -> str:
-    """The name, without the leading ./ that tar may write, if a file of a backup may have it. Raises Failure."""
+    """The name without the leading ./ that tar may write. Raises Failure when no file of a backup may have this
+    name."""
     if isinstance(name, str):
         pure = PurePosixPath(name)
         parts = pure.parts
@@ -50,8 +51,8 @@ def parse(data: bytes) -> Any:
 
 
 def read_manifest(data: bytes) -> dict[str, Any]:
-    """A broker's manifest: its `files` are names and sizes that may be, and its `taken_ms` is a time. Raises
-    Failure."""
+    """Reads a broker's manifest. Its `files` are pairs of a valid name and a size, and its `taken_ms` is a time. Raises
+    Failure when they are not."""
     if len(data) > MOST_TOLD:
         raise Failure(f"the broker says more than {MOST_TOLD:,} bytes of its files")
     try:
@@ -111,7 +112,7 @@ class SourceFolder:
         return Failure(f"{self._path / name} is no regular file, or is behind a link: a backup has none of these")
 
     def names(self) -> Iterator[str]:
-        """Of all files, at any depth. Links to folders are not followed."""
+        """The names of all files, at any depth. Links to folders are not followed."""
         for parent, _, names in os.walk(self._path):
             for name in names:
                 yield (Path(parent) / name).relative_to(self._path).as_posix()

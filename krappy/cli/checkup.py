@@ -2,8 +2,8 @@
 
 A view is right if its entry of each key is the key's latest record in the log, and if every entry from the log's first
 offset to the applied one is in the log. These are no faults: a view may be behind (the next start applies the rest;
-open transactions wait for their end), a cleaning may have removed events that this rest overtakes, and a view may keep
-a tombstone, or under compaction an entry, that the log no longer has.
+open transactions wait for their end); compaction may have removed events that have newer ones in this rest; and a view
+may keep a tombstone, or under compaction an entry, that the log no longer has.
 
 The view itself is used as the map of the latest entries, so the memory needed does not grow with the data.
 """
@@ -334,8 +334,9 @@ def _compare(log: Log, views: Views, number: int, found: CheckedPartition, tell:
 
 
 def _overtaken(log: Log, views: Views, number: int, applied: int) -> int:
-    """How many entries are no longer in the log because a later event of their key has overtaken them, which the view
-    still has to apply. Before a kill the view had applied it in memory, and a cleaning went by that."""
+    """How many entries of the view are no longer in the log because compaction removed them for a newer event of their
+    key, which the view still has to apply. The view had applied that event in memory when the log was compacted, and
+    lost it when the broker was killed."""
     found: set[bytes] = set()
 
     def gone(held: bytes | None) -> bool:
@@ -350,7 +351,7 @@ def _overtaken(log: Log, views: Views, number: int, applied: int) -> int:
 
 
 def _quietly(count: int) -> None:
-    """For bytes that were counted before."""
+    """Reports nothing: these bytes were counted before."""
 
 
 class _Keys:

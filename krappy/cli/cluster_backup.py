@@ -1,11 +1,11 @@
-"""The backup of a cluster: its brokers hold their files, and each partition's are read from one that has all of it.
+"""The backup of a cluster. Its brokers hold their files; those of a partition are read from one broker that has it all.
 
 The listing of such a backup (`backup.json`, format 2) has beside the files:
 
-    ends        [topic, partition, leader epoch, offset]: the backup has what is before the offset. Files have more
-    brokers     the ids of those that held files
+    ends        [topic, partition, leader epoch, offset]: the backup ends before this offset; its files may have more
+    brokers     the ids of the brokers that held files
 
-and one file, `cluster/tree.json`, has the topics, settings, users, ACLs and quotas, as ZooKeeper has them.
+One file, `cluster/tree.json`, has the topics, settings, users, ACLs and quotas, as ZooKeeper has them.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def _hold(router: Router) -> ClusterHeld | None:
     begun: list[BegunAt] = []
     try:
         for link in sorted(run(backups.links(router, REACHING_S)), key=lambda link: router.links.id_of(link)):
-            at = run(backups.begin(link))  # one after the other: two backups then wait for each other at the first
+            # Always in this order: of two backups at once, one then waits at the first broker for the other.
+            at = run(backups.begin(link))
             if at is None:
                 if begun or router.known.several:
                     raise Unsettled("a broker of the cluster is alone")
@@ -159,8 +160,8 @@ def _with_manifests(held: list[HeldAt], ends: Mapping[At, LeaderEnd]) -> Cluster
 
 
 def _is_new(topic: TopicImage, at: At, manifests: Mapping[int, Mapping[str, Any]]) -> bool:
-    """Whether nothing was written to a partition: its leader is the first one, and holds no log of it that has, or had,
-    events. Clients may make topics while a backup is begun, but no broker opens them then."""
+    """Whether nothing was written to a partition: its leader is its first one, and holds no log of it that has, or had,
+    events. Clients may create topics while a backup is begun, but no broker opens them meanwhile."""
     partition = topic.partitions[at[1]]
     if topic.name in INTERNAL:
         return False  # what a broker that was alone has kept of groups moves there by itself
@@ -238,7 +239,7 @@ class ClusterCopy:
 
     @property
     def more(self) -> Mapping[str, Any]:
-        """What `--json` tells beside what it tells of one broker's backup."""
+        """What `--json` tells in addition to what it tells of one broker's backup."""
         lost = {str(id): why for id, why in self._lost.items()}
         return {"brokers": sorted(self._held.brokers), "partitions": len(self._held.ends), "lost_brokers": lost}
 
@@ -260,7 +261,7 @@ class ClusterCopy:
 
     @property
     def copied(self) -> int:
-        """Without what is shared with an earlier backup."""
+        """How many bytes are copied: all but those of files that an earlier backup has too."""
         same = self._same
         return sum(size for broker, name, size in self._planned() if same(broker, name, size) is None)
 

@@ -82,7 +82,7 @@ def print_proposal(proposal: Row) -> None:
 
 
 class MoveProgress:
-    """Tells how far the moves are, a line each time that it is news."""
+    """Tells how far the moves are: a line each time that this has changed."""
 
     def __init__(self, total: int, as_json: bool) -> None:
         self._total, self._as_json = total, as_json
@@ -101,8 +101,8 @@ class MoveProgress:
 
 
 def move(console: ConsoleFigures, moves: Sequence[Row], at_once: int, as_json: bool) -> None:
-    """Makes the moves, `at_once` partitions at a time, and tells how far it is. Then the brokers that are preferred get
-    the lead. Raises Failure: what has begun goes on."""
+    """Makes the moves, `at_once` partitions at a time, and tells how far they are. Then the preferred leaders are
+    elected. Raises Failure; moves that have begun go on all the same."""
     waiting, going = deque(moves), dict[tuple[str, int], Row]()
     progress = MoveProgress(len(moves), as_json)
     while waiting or going:

@@ -2,7 +2,7 @@
 
 Each log is cut where the backup says that it ends. What a cluster keeps of groups, transactional ids and staged jobs
 in internal topics goes to the catalog, where a broker that is alone has it. (If the broker joins a cluster, that moves
-to internal topics again.) No transaction stays open that nobody would end.
+to internal topics again.) Transactions that nobody would end are ended here.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class ClusterRestored(NamedTuple):
 
 
 def build(folder: Path, listing: Mapping[str, Any]) -> ClusterRestored:
-    """Makes the files of a backup, which were unpacked to `folder`, those of a broker that is alone. Raises Failure,
-    StorageError."""
+    """Turns the files of a backup, which were unpacked to `folder`, into those of a broker that is alone. Raises
+    Failure, StorageError."""
     return _Build(folder, listing).run()
 
 
@@ -149,8 +149,7 @@ class _Build:
         log.close()
 
     def _fold(self, topic: TopicImage) -> dict[bytes, Row]:
-        """Value and headers of each key of an internal topic, whose logs are removed. Rows of staged data are left
-        out."""
+        """Value and headers of each key of an internal topic, without rows of staged data. Removes the topic's logs."""
         found: dict[bytes, Row] = {}
         for index in range(len(topic.partitions)):
             with _failing(f"{topic.name}-{index}"):
@@ -187,7 +186,7 @@ class _Build:
         for key, (value, headers) in rows.items():
             try:
                 take(key, value, headers, groups)
-            except StorageError as error:  # as brokers of a cluster do: the others count
+            except StorageError as error:  # it is left out, as brokers of a cluster do, and the other rows are taken
                 unreadable += 1
                 if unreadable == 1:
                     self._notes.append(f"left out of {topic}, as it can't be read: {error}")
@@ -220,7 +219,8 @@ class _Build:
             self._puts |= GroupChange(name, offsets={at: offset}).rows()[0]
 
     def _is_there(self, topic: str, offset: Offset) -> bool:
-        """Whether it is not known that the topic of a position is gone. A table's name is none of a topic."""
+        """False if it is known that the topic of a position is gone. A position may be that of a table, which is no
+        topic."""
         found = self._image.topics.get(topic)
         return found is None or not offset.topic_id or offset.topic_id == found.id
 
@@ -255,7 +255,7 @@ class _Build:
             if path == root or path.startswith(f"{root}/")
         ]
         found = {path: data for path, data in self._tree.items() if path not in set(gone)}
-        found[paths.CLUSTER_ID] = znodes.cluster(new_id())  # so it never counts as the cluster that may still be there
+        found[paths.CLUSTER_ID] = znodes.cluster(new_id())  # never that of the old cluster, which may still exist
         for topic in topics:
             factor = max((len(each.replicas) - len(each.adding) for each in topic.partitions), default=1)
             replicas = [each.replicas for each in topic.partitions]
@@ -270,8 +270,8 @@ class _Build:
 
 
 def _fitting(state: bytes, lineage: bytes, epochs: Epochs, end: int) -> bytes:
-    """A group's state without the leader epochs of what it has read. Where the log has another history, as since an
-    unclean election that the group had not seen, it goes back to where they part: a broker that is alone could not tell
+    """A group's state without its lineage. If the log has another history, since an unclean election that the group has
+    not seen, the group goes back to where they part. It is done here because a broker that is alone could not tell
     any more. Raises StorageError."""
     try:
         flat = msgpack.unpackb(joined(lineage, state))
@@ -314,7 +314,7 @@ def _events(log: Log) -> Iterator[tuple[bytes, bytes | None, Headers]]:
 
 
 class _failing:
-    """Says of which partition an error is."""
+    """Turns a KrappyError of the block into a Failure that names the partition."""
 
     def __init__(self, partition: str) -> None:
         self._partition = partition

@@ -1,4 +1,5 @@
-"""The users of a cluster, in its ZooKeeper: also before a broker runs, which may need one to reach the others."""
+"""The users of a cluster, in its ZooKeeper. They can be added before a broker runs, which may need one to reach
+others."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ from krappy.settings.server import ServerConfig
 
 USERS = f"{paths.CONFIG}/{paths.USER_CONFIG}"
 PATIENCE_S = 20.0
-TROUBLED_S = 2.0  # after the first trouble: another server may have none
+TROUBLED_S = 2.0  # that it goes on after the first trouble: another server may have none
 T = TypeVar("T")
 
 
 class ClusterUsers:
-    """`config`: of one of the cluster's brokers. Methods raise ConnectionLost, StorageError."""
+    """`config`: that of one of the cluster's brokers. Methods raise ConnectionLost, StorageError."""
 
     def __init__(self, config: ServerConfig) -> None:
         self._config = config

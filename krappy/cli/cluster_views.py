@@ -41,7 +41,7 @@ def print_state(state: Mapping[str, Any]) -> None:
 
 
 def counts(state: Mapping[str, Any]) -> str:
-    """How whole the partitions are, in a line."""
+    """How many partitions there are, and how many of them are in trouble, in a line."""
     told = [f"{state[name]:,} {name.replace('_', ' ').replace('isr', 'ISR')}" for name in COUNTS]
     number = state["partitions"]
     return f"{number:,} partition{'s' * (number != 1)}: {', '.join(told)}"

@@ -1,4 +1,4 @@
-"""Whom the commands talk to, and as whom: options before the command, and contexts in a file.
+"""Which broker the commands talk to, and as which user: options before the command, and contexts in a file.
 
     # ~/.config/krappy/config.toml, or the file that $KRAPPY_CONTEXTS names
     [context.prod]
@@ -9,7 +9,7 @@
 
 In place of `password_file`, `password_command` is a command that prints the password: a text or an array. In place of
 user and password, `token_file` names a file with a token of an identity provider, and `token_command` a command that
-prints one. Commands are run by no shell, without input, and again for each connection.
+prints one. Commands are run without a shell and without input, anew for each connection.
 
 What is chosen is put into this process's environment, from which the clients take it; it wins over what is there.
 """
@@ -50,7 +50,7 @@ TOKENS = ("token_file", "token_command")
 
 
 def choose(context: str | None, given: Mapping[str, str | None]) -> None:
-    """Takes a context by its name, and what was `given` besides, by the names of `VARIABLES`. Raises Failure."""
+    """Takes a context by its name, and what was `given` besides: values by the names of `VARIABLES`. Raises Failure."""
     found = {} if context is None else _read(context)
     chosen = {name: value for name, value in given.items() if value is not None}
     if sum(name in found for name in ("user", *TOKENS)) > 1:
@@ -64,7 +64,8 @@ def choose(context: str | None, given: Mapping[str, str | None]) -> None:
 
 
 def _put(values: Mapping[str, str]) -> None:
-    """Who comes with a token is no user with a password; and a user has one password."""
+    """Puts values into the environment, and removes those that they replace: a token replaces user and password, a user
+    replaces a token, and a new password or token replaces the old one."""
     others: set[str] = set()
     if any(name in values for name in TOKENS):
         others = {"user", *PASSWORDS, *TOKENS}
@@ -109,9 +110,9 @@ def _folder() -> Path:
 
 
 def login() -> dict[str, str | Password]:
-    """The user and the password for a client, if there is a user without a file of the password: a command prints it,
-    or it is asked for, once, on the terminal. Or a token, if a command prints it. Else nothing: the client finds them
-    itself. Raises Failure without a terminal."""
+    """The user and the password for a client, if there is a user without a password file: a command prints the
+    password, or it is asked for on the terminal, once. Or the token, if a command prints one. Else nothing, because the
+    client finds them itself. Raises Failure when there is no terminal to ask on."""
     user = os.environ.get(USER)
     if not user and (command := os.environ.get(TOKEN_COMMAND)):
         return {"token": partial(_printed, command, "token_command")}
@@ -127,7 +128,7 @@ def login() -> dict[str, str | Password]:
 
 
 def _printed(command: str, setting: str) -> str:
-    """Raises ConfigError, which ends a client; of another error it would try again."""
+    """What the command prints. Raises ConfigError, which ends a client; after another error it would try again."""
     nothing, pipe = subprocess.DEVNULL, subprocess.PIPE  # what comes by stdin is for `krappy`
     try:
         done = subprocess.run(shlex.split(command), stdin=nothing, stdout=pipe, timeout=COMMAND_SECONDS, check=True)

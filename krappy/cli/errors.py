@@ -6,7 +6,7 @@ import click
 
 from krappy import errors
 
-# Advice that is added to the error's own text, which does not know the command line.
+# Advice that is added to the error's own text. That text does not name commands or options.
 HINTS: dict[type[errors.KrappyError], str] = {
     errors.UnknownTopic: "`krappy topic list` shows all topics",
     errors.UnknownGroup: "`krappy group list` shows all groups",

@@ -21,9 +21,9 @@ from krappy.clients.values import address as parse_address
 from krappy.clients.values import addresses
 from krappy.errors import KrappyError
 
-ABOVE = 1000  # where no broker can be asked: how far the console's port is above that of the native protocol by default
+ABOVE = 1000  # the console's port less that of the native protocol, by default; used when no broker can be asked
 SECONDS = 10.0  # timeout of a request
-SILENT_SECONDS = 40.0  # that a live view may be silent: it shows that it is alive every 15
+SILENT_SECONDS = 40.0  # for which a live view may be silent; it sends a sign of life every 15
 SECONDS_TO_CHANGE = 60.0
 CHANGES = {"Content-Type": "application/json", "Krappy-Request": "1"}  # headers of a request that changes something
 PAGE = 1000  # topics or groups per request: the most that the API allows
@@ -31,8 +31,8 @@ CONNECTIONS = 8  # how many are read
 
 
 def console_of(address: str) -> str:
-    """HOST:PORT of the console of the broker at `address`, as the broker tells it; of several, of the first that
-    answers. Raises Failure if it has none.
+    """HOST:PORT of the console of the broker at `address`, as the broker tells it. Of several brokers the first that
+    answers is asked. Raises Failure if it has none.
 
     A broker that listens on all addresses is reached at the same host as its native port. If no broker answers, the
     console is looked for at its usual port.
@@ -95,8 +95,8 @@ class ConsoleFigures:
     def _asking(
         self, path: str, query: Mapping[str, Any], seconds: float = SECONDS, body: bytes | None = None
     ) -> Iterator[Any]:
-        """The answer for a path; it may be silent for so many seconds. With a body it changes something. What goes
-        wrong with it is raised as Failure."""
+        """The answer for a path, which may be silent for `seconds`. A request with a `body` changes something. Errors,
+        those of reading the answer too, are raised as Failure."""
         where = f"{self._url}/api/v1/{path}" + (f"?{urlencode(query, doseq=True)}" if query else "")
         headers = {**self._headers, **({} if body is None else CHANGES)}
         if self._token is not None:
@@ -150,8 +150,8 @@ def _reason(error: urllib.error.HTTPError) -> str:
 
 
 def looks(console: ConsoleFigures, last: dict[str, Any], interval: float) -> Iterator[tuple[dict[str, Any], str]]:
-    """Reads the figures after each interval, for ever. Gives them with an empty text; while the console does not
-    answer, the last ones with the reason."""
+    """Reads the figures after each interval, for ever. Gives pairs: the figures and an empty text or, while the console
+    does not answer, the last figures and the reason."""
     while True:
         time.sleep(interval)
         try:

@@ -1,7 +1,7 @@
 """How values are shown: `--as text|json|hex|long|msgpack|avro`.
 
-A form reads the bytes of a value as what a program wrote, and shows that. Text and hex fit all bytes; the others raise
-Failure for a value that they can't read.
+A form decodes the bytes of a value as a program has encoded them, and shows the result. Text and hex fit all bytes; the
+others raise Failure for a value that they can't read.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ READERS: dict[str, Callable[[bytes], Any]] = {
 
 
 class Avro:
-    """Reads Avro: after Confluent's header, or bare if there is a schema of one's own."""
+    """Reads Avro: after Confluent's header, or also without one if the schema is given by --schema."""
 
     def __init__(self, schema: str | None, registry: str | None) -> None:
         if (schema is None) == (registry is None):

@@ -30,6 +30,6 @@ class Formatter(click.HelpFormatter):
 
 
 class Context(click.Context):
-    """Of every command of `krappy`."""
+    """The context of every command of `krappy`."""
 
     formatter_class = Formatter

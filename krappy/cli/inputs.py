@@ -139,8 +139,8 @@ def parse(
 
     `key`: the json field (`u.id`: the field id of the object u) or csv column that is the key; an event without it is
     wrong, unless `key_optional`. `separator`: the text between key and value of a line; None: no keys. A line with an
-    empty key is wrong, unless `key_optional`, or another text is `no_key`. `null`: a value equal to this text is a
-    tombstone. `no_key`: a key equal to this text counts as no key. Raises BadInput.
+    empty key is wrong, unless `key_optional` is set or `no_key` is another text. `null`: a value equal to this text is
+    a tombstone. `no_key`: a key equal to this text counts as no key. Raises BadInput.
     """
     nothing, none = (null.encode() if null is not None else None), no_key.encode()
     wanted = None if key is None else KeyField(key, none, key_optional)

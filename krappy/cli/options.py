@@ -76,8 +76,8 @@ def partition_option(command: F) -> F:
 
 @contextmanager
 def connect(address: str) -> Iterator[Client]:
-    """A blocking client for one command. Raises ConnectionLost at once, without retries, when no broker answers. To an
-    UnknownTopic that the command ends with it adds the topic whose name is nearest, as `near`."""
+    """A blocking client for one command. Raises ConnectionLost at once, without retries, when no broker answers. If the
+    block raises UnknownTopic, the error's details get the name of the topic that is nearest, as `near`."""
     from krappy import blocking
 
     with blocking.connect(address, **login()) as client:  # type: ignore[arg-type]
@@ -133,8 +133,8 @@ class Lifetime(click.ParamType):  # type: ignore[type-arg]
 
 
 class Quantity(click.ParamType):  # type: ignore[type-arg]
-    """A plain number, or one with a unit of bytes or of time (`krappy.settings.units`), which becomes a number of
-    `each`: of so many bytes or ms. At least `low`."""
+    """A plain number, or one with a unit of bytes or of time (`krappy.settings.units`). One with a unit is divided by
+    `each`, in bytes or ms. The result is at least `low`."""
 
     name = "number"
 
@@ -196,7 +196,7 @@ class CommandGroup(click.Group):
         return " ".join(names) if any(option in parameter.opts for parameter in command.params) else ""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the first sentence of each in full; click would cut it at the line's end."""
+        """Writes the first sentence of each command's help in full; click would cut it at the line's end."""
         found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl([(name, each.get_short_help_str(1000)) for name, each in found if each is not None])

@@ -3,9 +3,9 @@
 Keys and values are bytes. Those that are UTF-8 are printed as text; others as `base64:…` in text output, and as
 `{"base64": "…"}` in JSON.
 
-Who sends an event, or joins a group, chooses names. None of them can end a line or drive a terminal: a key with
-invisible characters is printed as `base64:…`, too, and in other texts they are escaped. A value goes into a pipe as it
-is.
+Names are chosen by whoever sends an event or joins a group. No name can end a line or drive a terminal: a key with
+invisible characters is printed as `base64:…`, too, and in other texts such characters are escaped. A value goes into a
+pipe as it is.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ def when(timestamp: int) -> str:
 
 
 def headers_json(headers: Headers) -> list[list[Any]]:
-    """As pairs of name and value: a name may come several times."""
+    """The headers as pairs of name and value: a name may come several times."""
     return [[name, plain(value)] for name, value in headers]
 
 
 def event_json(event: Event, show: Callable[[bytes | None], Any] = plain) -> dict[str, Any]:
-    """An event as `consume --json` prints it and `produce --format events` reads it. `show`: of its value."""
+    """An event as `consume --json` prints it and `produce --format events` reads it. `show` makes JSON of its value."""
     return {
         "topic": event.topic,
         "partition": event.partition,
@@ -97,7 +97,7 @@ def event_json(event: Event, show: Callable[[bytes | None], Any] = plain) -> dic
 
 
 def entry_json(entry: Entry, show: Callable[[bytes | None], Any] = plain) -> dict[str, Any]:
-    """A table's entry as `get`, `scan` and `watch` print it. `show`: of its value."""
+    """A table's entry as `get`, `scan` and `watch` print it. `show` makes JSON of its value."""
     return {
         "key": plain(entry.key),
         "value": show(entry.value),
@@ -143,8 +143,8 @@ def drop_stdout() -> None:
 
 class ReaderIsGone(BaseException):
     """Raised between any two steps of the main thread, as KeyboardInterrupt is. It is not BrokenPipeError, which a
-    client would take for an error of its connection. It may be raised while `ending_with_reader` ends, and so leave
-    it."""
+    client would take for an error of its connection. It may be raised while `ending_with_reader` ends, and
+    may then leave that block."""
 
 
 @contextmanager
@@ -186,7 +186,8 @@ def ending_with_reader() -> Iterator[None]:
 
 
 def _reader_is_gone(out: int, stopped: int, milliseconds: int | None) -> bool:
-    """Waits until the reader of `out` has closed it, or the other end of `stopped` is closed. True for the reader."""
+    """Waits until the reader of `out` has closed it, or the other end of `stopped` is closed. Returns whether it
+    was the reader."""
     poll = select.poll()
     for descriptor in (out, stopped):
         poll.register(descriptor, 0)  # reported even so: POLLERR for a pipe without readers, POLLHUP
@@ -194,7 +195,7 @@ def _reader_is_gone(out: int, stopped: int, milliseconds: int | None) -> bool:
 
 
 def note(line: str) -> None:
-    """Prints a remark on stderr, which stays a line; it is not part of the result."""
+    """Prints a remark as one line on stderr; it is not part of the result."""
     click.echo(visible(line), err=True)
 
 

@@ -32,7 +32,7 @@ def spark(values: Sequence[float], width: int) -> str:
 
 
 class Sparkline:
-    """A trend (for rich) that takes what room there is."""
+    """A trend (for rich), as wide as there is room."""
 
     def __init__(self, values: Sequence[float], style: str) -> None:
         self._values = values
@@ -56,7 +56,7 @@ class Figure(NamedTuple):
 
 
 def figures(before: dict[str, Any], after: dict[str, Any]) -> list[Figure]:
-    """What a trend is drawn of."""
+    """The figures of which a trend is drawn."""
     now, per_second = after["overview"], rates(before, after)
     return [
         Figure("events in", per_second["appended_events"], "/s", "green"),
@@ -71,7 +71,7 @@ def figures(before: dict[str, Any], after: dict[str, Any]) -> list[Figure]:
 
 
 class Trends:
-    """What each figure was, by its name."""
+    """The past values of each figure, by its name."""
 
     def __init__(self) -> None:
         self._seen: dict[str, deque[float]] = {}
@@ -144,7 +144,7 @@ def _topics(before: dict[str, Any], after: dict[str, Any]) -> Any:
 
 
 def groups_by_lag(after: dict[str, Any]) -> list[dict[str, Any]]:
-    """Those furthest behind first."""
+    """The groups, those furthest behind first."""
     return sorted(after["groups"], key=lambda each: (-each["lag"], each["group"]))
 
 

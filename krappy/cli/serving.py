@@ -53,7 +53,7 @@ def settings_options(command: F) -> F:
 
 
 def _sentence(doc: str) -> str:
-    """It begins with a capital, unless with a name, such as `cleanup.policy` or `https:`."""
+    """The text with a capital at its beginning, unless it begins with a name, such as `cleanup.policy` or `https:`."""
     return doc if re.match(r"[a-z]+([.:]| of topics:)", doc) else doc[0].upper() + doc[1:]
 
 
@@ -108,7 +108,7 @@ def run_in_foreground(file: Path | None, flags: Mapping[str, str | None], as_jso
 
 def _serve(file: Path | None, flags: Mapping[str, str | None], as_json: bool, until_eof: bool) -> None:
     config = load_settings(flags, file)
-    gc.disable()  # all that is imported stays: to look for garbage among it takes a tenth of the time
+    gc.disable()  # modules stay: looking for garbage among them would take a tenth of the imports' time
     try:
         import trio
 
@@ -153,7 +153,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def load_settings(flags: Mapping[str, str | None], file: Path | None) -> ServerConfig:
-    """A broker's settings; of the environment, without those of clients. Raises ConfigError."""
+    """A broker's settings. Those variables of the environment that are for clients are left out. Raises ConfigError."""
     return load(flags, {name: value for name, value in os.environ.items() if name not in OURS}, file, flag_of)
 
 

@@ -1,5 +1,5 @@
-"""Which partitions a data folder should have: of a broker that was alone, those of its catalog; of a broker of a
-cluster, whose topics are known to ZooKeeper alone, the replicas that were made in the folder."""
+"""Which partitions a data folder should have. If its broker was alone, they are those of its catalog. If it was in a
+cluster, they are the replicas that were made in the folder, because only ZooKeeper knows the cluster's topics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from krappy.store.meta import Meta
 
 @dataclass(frozen=True)
 class StoredPartition:
-    """`number`: of its view. `config`: in a cluster the defaults, because the topic's own are not in the folder."""
+    """`number`: that of its view. `config`: in a cluster the defaults, because the topic's own are not in the
+    folder."""
 
     topic: str
     index: int
@@ -23,12 +24,12 @@ class StoredPartition:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """The name of its folder."""
         return f"{self.topic}-{self.index}"
 
 
 def stored_partitions(meta: Meta, catalog: LocalCatalog) -> list[StoredPartition]:
-    """By topic and index. Raises StorageError for a record that can't be read."""
+    """The partitions by topic and index. Raises StorageError for a record that can't be read."""
     replicas = LocalReplicas(meta)
     if not replicas.cluster:
         return [
@@ -39,6 +40,6 @@ def stored_partitions(meta: Meta, catalog: LocalCatalog) -> list[StoredPartition
     found, numbers = [], catalog.numbers
     for id, index in replicas.all():
         given = numbers.of(id)
-        if index < len(given):  # else it was deleted, and only its last trace is left
+        if index < len(given):  # else the topic was deleted, and this is its last trace
             found.append(StoredPartition(numbers.name(id), index, id, given[index], TopicConfig()))
     return sorted(found, key=lambda each: (each.topic, each.index, each.topic_id))

@@ -29,7 +29,7 @@ class StoredUsers:
         return [UserInfo(name, iterations(texts)) for name, texts in sorted(held.items())]
 
     def change(self, name: str, credentials: Mapping[str, str]) -> None:
-        """Sets credentials, as `ScramCredential.text` writes them; others of the user stay."""
+        """Sets credentials (texts of `ScramCredential.text` by mechanism). The user's other credentials stay."""
         with self._tree() as tree:
             self._write(tree, name, {**tree.image.config(paths.USER_CONFIG, name), **credentials})
 
@@ -59,5 +59,5 @@ class StoredUsers:
 
 
 def iterations(texts: Mapping[str, str]) -> dict[str, int]:
-    """Of each credential, by its mechanism."""
+    """The iterations of each credential, by its mechanism."""
     return {each: ScramCredential.read(each, texts[each]).iterations for each in HASHES if each in texts}

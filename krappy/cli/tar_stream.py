@@ -1,9 +1,9 @@
-"""Reads a tar archive that others have made, compressed or not, in order: from a file, or from a pipe.
+"""Reads a tar archive that others have made, compressed or not, from a file or a pipe, in order.
 
-A few bytes may unpack to any number, and a header may tell of any size. So no more is unpacked than was asked for, and
-the headers before a file are read up to `HEADERS` bytes, each once: tarfile's own reader takes minutes and gigabytes
-for the records of a crafted one (CVE-2024-6232). What is no plain file or folder is refused: a sparse file tells of
-more bytes than the archive has, and a link leads elsewhere.
+A few bytes may unpack to any number of bytes, and a header may claim any size. So no more is unpacked than was asked
+for, and the headers before a file may have at most `HEADERS` bytes and are read once: tarfile's own reader takes
+minutes and gigabytes for the records of a crafted header (CVE-2024-6232). What is no plain file or folder is refused: a
+sparse file claims more bytes than the archive has, and a link leads elsewhere.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ BLOCK = tarfile.BLOCKSIZE
 RECORDS = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
 AHEAD = (*RECORDS, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XGLTYPE)  # headers before a file's own
 MOST_DIGITS = 20  # of a record's length
-DAMAGE = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)  # of reading a file
+DAMAGE = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)  # errors of reading a file
 
 
 def files(source: IO[bytes]) -> Iterator[tuple[str, int, IO[bytes]]]:
-    """Name, size and contents of each file; these are to be read before the next. Raises Failure, OSError; so does
-    reading contents, and `DAMAGE`."""
+    """Name, size and contents of each file. The contents must be read before the next file is asked for. Raises
+    Failure, OSError. Reading the contents may raise these and `DAMAGE`."""
     try:
         yield from _files(_unpacked(source))
     except (*DAMAGE, ValueError) as error:
@@ -51,7 +51,7 @@ def _files(source: IO[bytes]) -> Iterator[tuple[str, int, IO[bytes]]]:
 
 
 def _member(source: IO[bytes]) -> tarfile.TarInfo | None:
-    """The next file, with what headers before its own tell of it; None: there are no more."""
+    """The next file, with what the headers before its own header say of it; None: there are no more files."""
     told: dict[str, str] = {}
     left = HEADERS
     while (head := source.read(BLOCK)).strip(b"\0"):
@@ -75,7 +75,7 @@ def _member(source: IO[bytes]) -> tarfile.TarInfo | None:
 
 
 def _records(data: bytes) -> dict[str, str]:
-    """Of a pax header, as POSIX has them: a length, a space, name=value, and a newline. Raises ValueError."""
+    """The records of a pax header. Each is a length, a space, name=value and a newline (POSIX). Raises ValueError."""
     found: dict[str, str] = {}
     at = 0
     while at < len(data) and data[at]:
@@ -95,7 +95,7 @@ def _text(data: bytes) -> str:
 
 
 class _Contents(io.RawIOBase):
-    """Those of a file of an archive. They are followed by zeros, to whole blocks."""
+    """The contents of a file of an archive. Zeros after them fill the last block."""
 
     def __init__(self, source: IO[bytes], size: int) -> None:
         self._source = source
@@ -150,7 +150,7 @@ class _Joined(io.RawIOBase):
 
 
 class _Xz(io.RawIOBase):
-    """As lzma.LZMAFile, which takes as much memory as the archive says."""
+    """Like lzma.LZMAFile, but with a bound on its memory: that one takes as much as the archive says."""
 
     def __init__(self, source: IO[bytes]) -> None:
         self._source = source

@@ -128,13 +128,13 @@ def backup(
 
 
 class _Source(Protocol):
-    """What is copied. `size`: how many bytes at most; `copied`: of them, those that are not shared."""
+    """What is copied. `size`: how many bytes it has; `copied`: how many of them no earlier backup has."""
 
     taken_ms: int
 
     @property
     def more(self) -> Mapping[str, Any]:
-        """For --json."""
+        """More facts for --json."""
 
     @property
     def files(self) -> int: ...

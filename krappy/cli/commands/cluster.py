@@ -18,9 +18,9 @@ from krappy.cli.options import DefaultCommandGroup, address_option, confirm, jso
 from krappy.settings.listeners import HTTP
 
 F = TypeVar("F", bound=Callable[..., Any])
-PAUSE_S = 1.0  # before brokers are asked again of which none answered
-REMEMBERED = 2000  # changes that are not told again by another broker
-CLOCKS_MS = 10_000  # by which the clocks of two brokers may differ
+PAUSE_S = 1.0  # before brokers are asked again when none of them answered
+REMEMBERED = 2000  # changes that are not printed again when another broker tells them, too
+CLOCKS_MS = 10_000  # how much the clocks of two brokers may differ
 
 
 def console_options(command: F) -> F:
@@ -207,8 +207,8 @@ def read_state(console: ConsoleFigures, query: Mapping[str, str]) -> dict[str, A
 
 
 class ClusterWatch:
-    """The cluster's changes, from one broker after the other. `state`: the cluster when a broker was asked first.
-    `note(line)` is called when another broker is asked."""
+    """The cluster's changes, as one broker tells them, or the next if that one goes away. `state`: the cluster when
+    the first broker was asked. `note(line)` is called when another broker is asked."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class ClusterWatch:
         self._told: deque[tuple[int, str]] = deque(maxlen=REMEMBERED)  # (at_ms, text) of the last changes
 
     def changes(self) -> Iterator[dict[str, Any]]:
-        """For ever."""
+        """The changes as they come, for ever."""
         state, after, since = self.state, self.state["last_change"], self.state["now_ms"]
         while True:
             told = Counter(text for at_ms, text in self._told if at_ms >= since - CLOCKS_MS)
@@ -245,7 +245,8 @@ class ClusterWatch:
             self._note(f"watching by broker {state['told_by']}; {counts(state)}")
 
     def _next(self, state: dict[str, Any]) -> dict[str, Any]:
-        """The state as another broker tells it, which is watched from now on; or the same one, once it is back."""
+        """Watches another broker from now on, or the same one once it is back. Returns the state as that broker tells
+        it."""
         others = [
             ConsoleFigures(each["endpoints"][HTTP], self._token)
             for each in state["brokers"]

@@ -116,7 +116,7 @@ def consume(
             lines: list[str] = []
             try:
                 lines.extend(map(show, events))
-            finally:  # what comes before a value that can't be shown is printed, and done
+            finally:  # the events before a value that can't be shown are printed and acknowledged
                 output.write_lines(lines)
                 if group is not None:
                     consumer.ack(events[: len(lines)])
@@ -140,7 +140,7 @@ def _end(text: str | None) -> str | int | None:
 
 
 def _arriving(consumer: Consumer, idle: float | None) -> Iterator[list[Event]]:
-    """The events, as soon as they come; until none came for `idle` seconds, or None: for ever."""
+    """The events, as soon as they come, until none has come for `idle` seconds. None: for ever."""
     if idle is None:
         for batch in consumer.batches():
             yield batch.events()

@@ -87,14 +87,15 @@ def on_spark(*folders: str) -> Callable[[F], F]:
 
 
 def _files_are_here(master: str | None, settings: Mapping[str, str]) -> bool:
-    """Whether Spark takes a path without a scheme for one of this machine, as far as can be known before it starts."""
+    """Whether a path without a scheme is one of this machine for Spark, as far as can be known before Spark starts."""
     configured = "HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME"
     elsewhere = any(os.environ.get(each) for each in configured) or any("defaultFS" in each for each in settings)
     return not elsewhere and (master is None or master.startswith("local"))
 
 
 def _check_folder(path: str | None) -> None:
-    """Says at once of a folder on this machine what Spark would say once it has started. Raises ConfigError."""
+    """Raises ConfigError at once for a folder on this machine that Spark could not make: Spark takes seconds to
+    start."""
     if path is None or "://" in path:
         return
     above = Path(path.removeprefix("file:")).absolute()

@@ -138,7 +138,7 @@ def exactly(found: QuotaInfo, whom: Named) -> bool:
 
 
 def read_rate(text: str) -> tuple[str, float]:
-    """Of "producer_byte_rate=1M"."""
+    """Name and rate of a text such as "producer_byte_rate=1M". Raises BadParameter."""
     name, _, rate = text.partition("=")
     if name not in KEYS:
         raise click.BadParameter(f"'{name}' can't be limited; there are {', '.join(KEYS)}")

@@ -54,7 +54,8 @@ def restore(source: str, data: Path, as_json: bool) -> None:
     lock = FolderLock(data)
     try:
         partial = data / RESTORING
-        if partial.exists():  # left by an interrupted restore; no broker starts on such a folder, so all is its own
+        if partial.exists():
+            # An interrupted restore left it. No broker starts on such a folder, so its parts are all of that restore.
             for part in (*(data / name for name in backup_files.PARTS), *partial.iterdir()):
                 shutil.rmtree(part, ignore_errors=True)
         strange = [path.name for path in data.iterdir() if path.name not in ("lock", "lost+found", RESTORING)]

@@ -28,7 +28,7 @@ from krappy.settings.topic_table import FOREVER, SETTINGS, Setting
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-UNUSED = "accepted but not used"  # how the meaning of a setting begins that has no effect here
+UNUSED = "accepted but not used"  # the meaning of a setting that has no effect here begins with this
 
 CONFIG = click.option(
     "-c",

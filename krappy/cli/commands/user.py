@@ -166,7 +166,7 @@ def _password(name: str, file: IO[bytes] | None) -> str:
 
 
 def _stored(data: Path | None, file: Path | None) -> StoredUsers | ClusterUsers | None:
-    """Where the users are without a running broker; None: one is asked."""
+    """Where the users are stored, if no running broker is to be asked; None: one is."""
     if data is None and file is None:
         return None
     if data is not None and file is not None:
