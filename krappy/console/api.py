@@ -142,7 +142,7 @@ class Routes:
 
 
 def principal_of(scope: Mapping[str, Any]) -> Principal:
-    """Who asks: what proved it puts it into the scope."""
+    """Who sends the request. Whatever has identified the sender has put the principal into the scope."""
     found: Principal | None = scope.get("principal")
     return found or Principal(listener="HTTP", host=scope["client"][0])
 
@@ -160,15 +160,15 @@ def payer_of(console: Any, scope: Mapping[str, Any], needs: tuple[Need, ...] = (
 
 
 class BodyRoom:
-    """Memory for the bodies of all requests in progress, MAX_BODIES. One user may have as much of it as is free: half,
-    if there is no other. So nobody who sends large bodies slowly keeps others out."""
+    """Memory for the bodies of all requests in progress, MAX_BODIES. One user may take as much as he leaves free: half
+    of it, if there is no other user. So nobody who sends large bodies slowly keeps others out."""
 
     def __init__(self) -> None:
         self._taken = 0
         self._of: Counter[str] = Counter()  # by user, or by the address of one who has not logged in
 
     def take(self, who: str, size: int) -> bool:
-        """Counts these bytes, which are negative when they are not needed any more; whether there is room for them."""
+        """Counts `size` bytes more, or less if it is negative. Returns whether there is room for them."""
         self._taken += size
         self._of[who] += size
         if not self._of[who]:
@@ -180,7 +180,7 @@ class Call:
     """One request, as its handler sees it."""
 
     def __init__(self, console: Any, request: Request, binary: bool, needs: tuple[Need, ...] = ()) -> None:
-        """`needs`: of the operation."""
+        """`needs`: those of the operation."""
         self.console = console
         self.request = request
         self.binary = binary  # the answer will be msgpack
@@ -200,7 +200,7 @@ class Call:
 
     @property
     def may_know_why(self) -> bool:
-        """Whether who asks, where anybody may, is told of the broker's topics and folders, too."""
+        """Whether an answer that anybody may get may name the broker's topics and folders to the one who asks now."""
         known = is_known(self.console, self.request.scope) and not self.console.guard.probes_only
         return known and self.access.may(Resource.CLUSTER, CLUSTER_NAME, Op.DESCRIBE)
 
@@ -223,12 +223,12 @@ class Call:
 
     @property
     def pacer(self) -> PaidPacer:
-        """For the work of a live view."""
+        """The pacer for the work of a live view."""
         return PaidPacer(self.console.pacer, self.payer)
 
     @property
     def gateway(self) -> GatewayPort | None:
-        """To the partitions that other brokers lead; None if this broker is alone."""
+        """The way to the partitions that other brokers lead; None if this broker is alone."""
         return self.console.gateway  # type: ignore[no-any-return]
 
     @property
@@ -384,6 +384,6 @@ def _check_parts(data: bytearray, operation: ApiOperation, packed: bool) -> None
 
 @cache
 def _parts(kind: Any) -> Any:
-    """A body of this kind, whose fields are not decoded."""
+    """A struct type with the fields of `kind`, which are not decoded."""
     raw = [(field.name, msgspec.Raw, msgspec.Raw()) for field in msgspec.structs.fields(kind)]
     return msgspec.defstruct(f"{kind.__name__}Parts", raw, forbid_unknown_fields=True)

@@ -58,13 +58,13 @@ from krappy.ports.users import UsersPort
 _OF = (topics, events, table, tail, watch, groups, cluster, cluster_moves, connections, history_api, login, health)
 OPERATIONS: tuple[ApiOperation, ...] = tuple(operation for each in _OF for operation in each.routes.operations)
 TOGETHER = 16  # requests that are handled at a time; others wait
-MOST_LIVE = 50  # tails and watches at a time,
-MOST_LIVE_OF_ONE = 20  # and of one user
+MOST_LIVE = 50  # tails and watches that are open at a time
+MOST_LIVE_OF_ONE = 20  # those of one user
 LOGIN = "/api/v1/login"
 READY = "/readyz"
 EARLY = ("/healthz", READY)  # answered while the store is still being recovered
-# They take no turn, and no room for their answer. Probes must be answered whatever other requests do; logins may wait
-# long for the identity provider, and logouts for other brokers to be told, and anybody may begin one.
+# They take no turn, and no room for their answer. Probes must be answered whatever other requests do. A login may wait
+# long for the identity provider, and a logout until other brokers are told, and anybody may begin one of them.
 SMALL = (*EARLY, LOGIN, "/api/v1/login/provider", "/api/v1/logout")
 
 
@@ -121,7 +121,7 @@ class Console:
         self._times = server.times("http")
 
     def refused(self, host: str, why: str, user: str = "") -> None:
-        """Somebody at this address did not prove to be `user`."""
+        """Reports that somebody at this address did not prove to be `user`."""
         self.server.report("authentication_failed", client=host, mechanism="HTTP", user=user, reason=why)
         self.broker.audit.failed("HTTP", host, user, why)
 
@@ -183,7 +183,7 @@ class PathOperations:
                         raise HttpError(401, "NOT_LOGGED_IN", OVER)
                     version = call.access.version
                     found = await call.payer.timed(operation.handler(call, **arguments))
-                    if call.access.version != version:  # it may have waited, and read what came then
+                    if call.access.version != version:  # it may have waited, and read what came since
                         _check_reads(call, operation, arguments)
             finally:
                 call.release()
@@ -224,7 +224,7 @@ class PathOperations:
 
 
 def _grants(operation: ApiOperation, arguments: Mapping[str, Any]) -> list[Grant]:
-    """What a live view stands on: of the topic in its path, or of the cluster."""
+    """The rights that an operation needs to the topic in its path, or to the cluster; a live view, until it ends."""
     named = {Resource.TOPIC: arguments.get("topic"), Resource.CLUSTER: CLUSTER_NAME}
     return [Grant(need.resource, name, need.op) for need in operation.needs if (name := named.get(need.resource))]
 
@@ -237,7 +237,8 @@ def _check_reads(call: Call, operation: ApiOperation, arguments: Mapping[str, An
 
 
 def _mutates(operation: ApiOperation, arguments: Mapping[str, Any]) -> bool:
-    """Whether it stands in line for controller_mutation_rate. A change of a topic may be one of its settings alone."""
+    """Whether the operation waits in line for controller_mutation_rate. A change of a topic does if it adds
+    partitions."""
     if operation.name == "alter_topic":
         return arguments["body"].partitions is not None
     return operation.name in ("create_topic", "delete_topic")
@@ -323,7 +324,7 @@ class App:
         await self._router(scope, receive, send)
 
     async def _identify(self, request: Request, cookies: Mapping[str, str], now: int) -> Principal | None:
-        """As `Guard.identify`, with bounds on who tries much."""
+        """As `Guard.identify`, with bounds for an address that tries many times."""
         guard, host = self._console.guard, request.scope["client"][0]
         payer = HttpPayer(self._console.broker.client_quotas, "", host)
         payer.check()
@@ -340,7 +341,7 @@ class App:
             self._console.refused(host, error.problem.detail, error.user)
             await self._console.attempts.refused(host, error)
         except (HttpError, KrappyError):
-            pass  # there is no room for it now
+            pass  # it can't be checked now: there are too many
         return None
 
     def _standing(self, who: Principal, headers: Mapping[str, str], cookies: Mapping[str, str]) -> Callable[[], bool]:
@@ -375,7 +376,7 @@ class App:
 
 
 class _Paid:
-    """What is no operation of the API (ASGI): its time counts all the same (request_percentage)."""
+    """Serves what is no operation of the API (ASGI). Its time counts for request_percentage, too."""
 
     def __init__(self, console: Console, app: Any) -> None:
         self._console = console

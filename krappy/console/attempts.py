@@ -1,8 +1,10 @@
-"""Wrong tokens and passwords: each is answered after SECONDS. While MOST wait for that, their address may try no more.
+"""Wrong tokens and passwords. Each is answered after SECONDS. While MOST of an address wait for that, it may try no
+more.
 
-A password is checked in a thread, so many may be on their way before the first was found wrong. Of one address MOST are
-checked, or were wrong and wait; a few more may wait for their turn. So there are MOST guesses in SECONDS, however many
-connections they come by, and right passwords that come together only wait for each other.
+A password is checked in a thread, so many may be in the check before the first is found wrong. At most MOST passwords
+of an address are in the check, or were wrong and wait for their answer; a few more may wait for their turn. So there
+are MOST guesses in SECONDS over however many connections, and right passwords that come together only wait for each
+other.
 
 A token has at least 16 characters, so a good one can't be guessed at any rate that a network allows. This protects a
 poor one, too, and shows attempts in the log. A user with the right token is never locked out for long.
@@ -21,8 +23,8 @@ from krappy.console.problems import HttpError
 from krappy.hosts import network
 
 SECONDS = 0.5  # until a wrong token is answered
-MOST = 10  # of one address that wait for that, or are checked
-QUEUED = 50  # of one address that wait until they are checked
+MOST = 10  # tokens and passwords of one address that are checked, or were wrong and wait for their answer
+QUEUED = 50  # passwords of one address that wait until they are checked
 
 
 class WrongToken(HttpError):
@@ -31,19 +33,19 @@ class WrongToken(HttpError):
     def __init__(self, what: str = "this is not the console's token", user: str = "") -> None:
         self.user = user
         super().__init__(401, "NOT_LOGGED_IN", what, WWW_Authenticate='Bearer realm="krappy"')
-        self.counted = False  # among those of its address that were wrong
+        self.counted = False  # whether it is among the wrong ones of its address already
 
 
 class TooManyAttempts(HttpError):
-    """Its address has too many wrong tokens under way: what it gives is not looked at."""
+    """Too many wrong tokens of this address wait for their answer: its further ones are not looked at."""
 
 
 class Attempts:
     """Counts the wrong tokens of each address."""
 
     def __init__(self) -> None:
-        self._wrong: Counter[str] = Counter()  # that wait for their answer, by address; at most as many as connections
-        self._checked: Counter[str] = Counter()  # that are checked now
+        self._wrong: Counter[str] = Counter()  # by address, how many wait for their answer; at most one a connection
+        self._checked: Counter[str] = Counter()  # by address, how many are checked now
         self._queues: dict[str, ParkingLot] = {}
 
     def check(self, address: str) -> None:
@@ -53,7 +55,7 @@ class Attempts:
 
     @asynccontextmanager
     async def checking(self, address: str) -> AsyncIterator[None]:
-        """Around the check of a password. Raises TooManyAttempts."""
+        """A block that checks a password; waits for its turn. Raises TooManyAttempts."""
         address = network(address)
         while self._wrong[address] + self._checked[address] >= MOST:
             queue = self._queues.setdefault(address, ParkingLot())

@@ -15,7 +15,7 @@ NATIVE = ("shared", "positions")  # kinds of groups of the native protocol
 
 
 async def delete_elsewhere(call: Call, gateway: GatewayPort, topic: str, before: Mapping[int, int]) -> dict[int, int]:
-    """Deletes the events of partitions before these offsets. By partition, where the log starts now."""
+    """Deletes the events of partitions before these offsets. Returns, by partition, where the log starts now."""
     names = {index: f"{topic}-{index}" for index in before}
     with call.broker.audit.change("records", list(names.values()), elsewhere=True) as told:
         for each in (await gateway.describe([topic]))[topic]:
@@ -27,7 +27,7 @@ async def delete_elsewhere(call: Call, gateway: GatewayPort, topic: str, before:
 
 
 class ToldGroups:
-    """The groups of other brokers, for one who changes some."""
+    """The groups of other brokers. Their changes go into this broker's audit log."""
 
     def __init__(self, audit: AuditPort, groups: GatewayGroupsPort) -> None:
         self._audit, self._groups = audit, groups

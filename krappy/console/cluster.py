@@ -1,8 +1,8 @@
-"""The cluster as this broker sees it: the brokers, the controller, who leads and follows which partition and how far,
-and what changes.
+"""The cluster as this broker sees it: the brokers, the controller, the leader and the followers of each partition, how
+far they are, and what changes.
 
-Any broker tells of all. How far followers are, only each partition's leader knows; the other leaders are asked, and of
-one that does not answer soon it is unknown (null).
+Any broker tells of all partitions. Only a partition's leader knows how far its followers are, so this broker asks the
+other leaders. If one does not answer soon, that is unknown (null).
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ class BrokerShown(msgspec.Struct):
 
 class ReplicaShown(msgspec.Struct):
     """A replica. `eligible`: it left the ISR when that was too small to acknowledge more, so it may still lead (ELR).
-    `offset`: it has everything before on its disk; `lag`: events of the leader that it lacks; `behind_ms`: since it had
-    all that there was. These are null for the leader, and if they are not known. `healing`: what ails it, or how it is
-    made whole: "spoiled (…)", "begins anew", "old folder"; null: nothing that is known."""
+    `offset`: it has everything before this offset on its disk. `lag`: how many of the leader's events it lacks.
+    `behind_ms`: how long ago it last had all of them. These three are null for the leader, and if they are not known.
+    `healing`: what is wrong with it, or how it is repaired: "spoiled (…)", "begins anew", "old folder"; null: nothing
+    is known to be wrong."""
 
     broker: int
     alive: bool
@@ -64,7 +65,7 @@ class ReplicaShown(msgspec.Struct):
 
 
 class PartitionShown(msgspec.Struct):
-    """A partition. `leader`: null: nobody leads it. `isr`: the replicas in sync. `adding`, `removing`: the replicas
+    """A partition. `leader`: null if nobody leads it. `isr`: the replicas in sync. `adding`, `removing`: the replicas
     that a reassignment brings, and takes away."""
 
     partition: int
@@ -266,8 +267,8 @@ def _whole(ms: float | None) -> int | None:
 
 
 class LiveChanges:
-    """Sends `changes` until the reader leaves: first those behind `after` that are remembered, at most 1,000. Without
-    those of topics that `access` may not describe."""
+    """Sends `changes` until the reader leaves: first the remembered ones after number `after`, at most 1,000. Leaves
+    out those of topics that `access` may not describe."""
 
     def __init__(self, broker: BrokerPort, access: AccessPort, lookout: LookoutPort, after: int) -> None:
         self._broker, self._access, self._lookout, self._after = broker, access, lookout, after

@@ -1,7 +1,7 @@
-"""The broker's part in its cluster for Prometheus: Kafka's numbers of a ReplicaManager and a KafkaController.
+"""The broker's part in its cluster, for Prometheus: the numbers of Kafka's ReplicaManager and KafkaController.
 
-As in Kafka, each partition is counted by one broker, so the sum over all brokers is the cluster's: by its leader, and
-if it has none, by the controller.
+As in Kafka, one broker counts each partition: its leader or, if it has none, the controller. So the sum over all
+brokers is the cluster's.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ P = "krappy_"
 
 
 class ClusterNumbers(NamedTuple):
-    """`led`: of the partitions that this broker leads. `offline`: of all, if this broker is the controller, else 0.
-    `spoiled`: how many of this broker's replicas are damaged, or have lost events; `rebuilt`: it has made anew.
-    `lags`: by follower, the events that it lacks of the partitions that this broker leads; `most`: of the partition
-    where it lacks most."""
+    """`led`: counts of the partitions that this broker leads. `offline`: how many of all partitions are offline, if
+    this broker is the controller, else 0. `spoiled`: how many of this broker's replicas are damaged, or have lost
+    events; `rebuilt`: how often it has begun one anew. `lags`: by follower, how many events of the partitions that this
+    broker leads it lacks; `most`: how many of the partition where it lacks most."""
 
     brokers: int
     controls: bool

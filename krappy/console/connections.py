@@ -97,7 +97,7 @@ async def list_connections(call: Call, query: ConnectionsQuery) -> ConnectionPag
 
 
 def _tellable(told: ConnectionFacts, access: AccessPort) -> ConnectionFacts:
-    """Without the names of topics and groups that may not be described."""
+    """The facts without the names of topics and groups that may not be described."""
     if access.sees is None:
         return told
     registrations: list[RegistrationFacts] = []

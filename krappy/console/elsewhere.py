@@ -1,7 +1,7 @@
-"""Partitions that other brokers lead, so that any broker's console serves all.
+"""Partitions that other brokers lead, so that any broker's console serves all partitions.
 
-Pages of events are read by the same code as those of this broker: `ElsewherePartition` has as much of a partition as
-that needs. Its offsets are as of when the leader was asked.
+The code that reads pages of events is the same as for this broker's partitions: `ElsewherePartition` has as much of a
+partition as this code needs. Its offsets are those of the moment when the leader was asked.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from krappy.types import Span
 
 T = TypeVar("T")
 MAX_MERGED = 128  # partitions that are read for one page
-ELECTION_SECONDS = 10.0  # for which one who reads waits while nobody leads a partition, as of a topic that is new
+ELECTION_SECONDS = 10.0  # for which a reader waits while nobody leads a partition, such as one of a new topic
 AGAIN_SECONDS = 0.2  # between two looks for its leader
 
 
 class EventSource(Protocol):
-    """As much of a partition as pages of its events need, here or elsewhere. Offsets are those of a partition."""
+    """As much of a partition as pages of its events need, here or elsewhere. Its offsets are named as a partition's."""
 
     @property
     def index(self) -> int: ...
@@ -49,7 +49,7 @@ class EventSource(Protocol):
 
 class ElsewherePartition:
     """A partition that another broker leads, as it was when the leader was asked. `waited`: seconds that its reads have
-    waited for that one."""
+    waited for that broker."""
 
     def __init__(self, gateway: GatewayPort, topic: TopicPort, told: PartitionTold) -> None:
         self._gateway, self._of, self._topic = gateway, topic, topic.name
@@ -159,8 +159,8 @@ async def _away(gateway: GatewayPort, topic: TopicPort, indexes: list[int]) -> d
 
 
 async def _told(gateway: GatewayPort, topic: str, indexes: Collection[int]) -> dict[int, PartitionTold]:
-    """What the leaders tell of partitions, by index. Raises UnknownTopic; NotLeader while those that this broker knows
-    are not known to the one that tells of leaders."""
+    """What the leaders tell of partitions, by index. Raises UnknownTopic; NotLeader while the broker
+    that tells of leaders does not know a partition that this broker knows."""
     found = {each.partition: each for each in (await gateway.describe([topic])).get(topic, ())}
     if not found:
         raise UnknownTopic(f"there is no topic '{topic}'", topic=topic)
@@ -183,7 +183,7 @@ async def soon(look: Callable[[], Awaitable[T]]) -> T:
 
 
 async def refresh(gateway: GatewayPort | None, topic: str, partitions: Sequence[EventSource]) -> bool:
-    """Asks the leaders of those that are elsewhere anew. Whether there are any."""
+    """Asks the leaders of the partitions elsewhere again. Returns whether there are such partitions."""
     away = [each for each in partitions if isinstance(each, ElsewherePartition)]
     if away and gateway is not None:
         told = await _told(gateway, topic, [each.index for each in away])

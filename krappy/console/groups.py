@@ -18,8 +18,8 @@ from krappy.errors import InvalidRequest, NotCoordinator, UnknownGroup
 from krappy.ports import GroupFacts, GroupsPort
 
 routes = Routes("groups")
-# What this broker says of a group that others may have. It knows the native groups of a name that it coordinates; a
-# group of Kafka's of that name is at another broker.
+# The errors of this broker for a group that another one may have. It has the native group of a name that it
+# coordinates; a Kafka group of the same name is at another broker.
 ELSEWHERE = NotCoordinator, UnknownGroup
 
 
@@ -140,7 +140,7 @@ async def _described(call: Call, group: str) -> GroupFacts:
         told = call.access.describe_group(group)
         if call.gateway is None or all(each["end"] >= 0 for each in told["partitions"]):
             return told
-    except ELSEWHERE:  # the caller may describe it: that is looked at first
+    except ELSEWHERE:  # it is not raised before the caller's right to describe the group was checked
         if call.gateway is None:
             raise
     return call.access.told(await call.gateway.groups.describe(group))

@@ -2,7 +2,8 @@
 
 A broker is ready if it answers reads and lookups. It stays ready if its disk refuses writes (because it is full, say):
 otherwise Kubernetes would keep away the readers, too, and the clients that free space. The answer lists what is
-refused. Why names topics and folders, so where the console asks for a login, only who may describe the cluster is told.
+refused, and why. The reason names topics and folders, so where the console asks for a login, only those who may
+describe the cluster are told it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from krappy.ports import BrokerPort
 
 routes = Routes("health", prefix="")
 DISK_SECONDS = 5.0
-FRESH_SECONDS = 1.0  # for so long the result of a disk trial is used again, so that probes do not wear the disk
+FRESH_SECONDS = 1.0  # how long the result of a disk trial is used again, so that probes do not wear the disk
 
 
 class Alive(msgspec.Struct):
@@ -36,7 +37,8 @@ class Ready(msgspec.Struct, omit_defaults=True):
 
 
 class DiskRefusal(NamedTuple):
-    """`what` is refused names nothing of the broker's; `told`, which says why, may."""
+    """`what`: what is refused, without names of topics and folders. `told`: the same with the reason, which may name
+    them."""
 
     what: str
     told: str

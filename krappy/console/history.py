@@ -55,8 +55,8 @@ class FigureHistory:
     def __init__(self) -> None:
         self.points: deque[HistoryPoint] = deque(maxlen=KEPT)
         self._before: Totals | None = None
-        self._lags: dict[str, array[int]] = {}  # as many as there are points, by group; the furthest behind first
-        self._topics: dict[str, frozenset[str]] = {}  # those that each of these reads
+        self._lags: dict[str, array[int]] = {}  # by group, a lag for each point; the furthest behind first
+        self._topics: dict[str, frozenset[str]] = {}  # by group, the topics that it reads
 
     def take(self, now: Numbers) -> None:
         """Adds a point. The first reading makes none: there is nothing to compare it with."""
@@ -69,7 +69,7 @@ class FigureHistory:
         self._topics = {group: self._topics.get(group, frozenset()) | read[group] for group in self._lags}
 
     def topics(self, group: str) -> Collection[str]:
-        """Those that are summed up in its lags, or were within the hour."""
+        """The topics whose lags are summed up in the group's, or were within the hour."""
         return self._topics.get(group, ())
 
     def _take_lags(self, lags: Mapping[str, int]) -> None:
@@ -86,7 +86,7 @@ class FigureHistory:
         self._lags = held
 
     def lags(self, groups: Iterable[str]) -> dict[str, Sequence[int | None]]:
-        """Of those of these groups that are kept, in their order."""
+        """The lags of those of these groups that are kept. The group that is furthest behind comes first."""
         wanted = set(groups)
         return {
             group: [None if lag == UNKNOWN else lag for lag in series]

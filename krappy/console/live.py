@@ -52,7 +52,7 @@ class EventStream:
         self._pacer = pacer
         self._turn = trio.Lock()
         self._refused = False  # it is not allowed any more
-        self._over = False  # why it ends was told: nothing follows
+        self._over = False  # the last part, which says why it ends, was sent
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         kind = MSGPACK.encode() if self._binary else b"text/event-stream; charset=utf-8"
@@ -66,7 +66,8 @@ class EventStream:
                     await send({"type": "http.response.body", "body": body, "more_body": True})
 
         async def push(event: str, data: Any, id: str | None = None, stands: Callable[[], bool] = lambda: True) -> bool:
-            """Whether it was sent: not if it does not stand any more once the quota has room for it."""
+            """Sends a part once the quota has room for it. Returns whether it was sent: not if `stands` is false by
+            then."""
             with PacedStopwatch(self._pacer):
                 body = make(event, data, id)
             await self._payer.part(len(body), stands)
@@ -79,7 +80,7 @@ class EventStream:
             return True
 
         async def end(problem: Problem) -> None:
-            """No quota delays it."""
+            """Sends the last part. No quota delays it."""
             await put(make("problem", problem, None), last=True)
 
         async with trio.open_nursery() as nursery:
@@ -111,7 +112,7 @@ class EventStream:
         scope.cancel()
 
     def _stands(self) -> bool:
-        self._refused = self._refused or not self._allowed()  # it tells the audit, once
+        self._refused = self._refused or not self._allowed()  # `_allowed` tells the audit log: only once
         return not self._refused
 
 

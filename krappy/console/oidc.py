@@ -1,11 +1,12 @@
 """Logins of browsers at the identity provider, from the page to there and back.
 
-What an attempt is known by when its browser comes back is in a cookie, signed and for `LASTS_MS`: nobody can make a
-browser finish a login that it has not begun (`state`), nor one that another browser has begun (`verifier`). Tabs of a
-browser may do so at the same time: there is a cookie for each of a few attempts, and a further one takes the place of
+A signed cookie, valid for `LASTS_MS`, holds what identifies an attempt when its browser comes back. So nobody can make
+a browser finish a login that it has not begun (`state`), nor one that another browser has begun (`verifier`). Several
+tabs of a browser may log in at the same time: there is a cookie for each of a few attempts, and a further one replaces
 the oldest.
 
-Anybody may begin a login, and the provider may be slow: who waits for it takes nobody else's turn, and few may.
+Anybody may begin a login, and the provider may be slow. So requests that wait for it take nobody else's turn, and only
+a few may wait.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from krappy.ports.tokens import ProviderAttempt, ProviderLoginPort, ProviderTrou
 COOKIES = tuple(f"krappy_login_{number}" for number in range(4))
 LASTS_MS = 300_000
 TELL_SECONDS = 60.0  # between two lines of the log about the same trouble
-# Requests that wait for the provider, of everybody and of one address: of that, never more than is left for all others.
+# Requests that may wait for the provider: of all addresses, and of one. One never has more than are left for others.
 MOST, MOST_OF_ONE = 32, 8
 
 
@@ -42,7 +43,7 @@ class ProviderLogins:
         self._report = report
         self._reported: tuple[str, float] = ("", -math.inf)  # the last trouble, and until when it is not told again
         self._key = sha256(b"krappy console provider login " + secret).digest()
-        self._waiting: Counter[str] = Counter()  # for the provider, by address
+        self._waiting: Counter[str] = Counter()  # by address, how many wait for the provider
 
     @property
     def offered(self) -> bool:
@@ -78,7 +79,8 @@ class ProviderLogins:
         return principal_of_claims(said, PROVIDER)
 
     def _tell(self, trouble: str) -> None:
-        """Anybody can ask for a login: the same trouble is told now and then."""
+        """Logs why a login is not possible. Anybody can ask for one, so the same trouble is logged only now and
+        then."""
         now = trio.current_time()
         if trouble != self._reported[0] or now >= self._reported[1]:
             self._report("oidc_login_not_possible", error=trouble)
@@ -86,7 +88,7 @@ class ProviderLogins:
 
     @contextmanager
     def _asking(self, host: str) -> Iterator[None]:
-        """Around a request to the provider. Raises HttpError (503)."""
+        """A block that sends a request to the provider. Raises HttpError (503)."""
         host = network(host)
         if self._waiting[host] >= min(MOST_OF_ONE, MOST - self._waiting.total()):
             what = "too many logins wait for the identity provider already; try again later"
@@ -102,7 +104,7 @@ class ProviderLogins:
             self._waiting -= Counter((host,))
 
     def _under_way(self, cookies: Mapping[str, str], now: int) -> dict[str, tuple[int, ProviderAttempt]]:
-        """Attempts that may still be finished, and until when, by the cookie's name."""
+        """By the cookie's name: until when an attempt may be finished (ms by the steady clock), and the attempt."""
         found = {}
         for name in COOKIES:
             told, _, proof = cookies.get(name, "").rpartition(".")

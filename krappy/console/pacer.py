@@ -1,5 +1,5 @@
-"""Live views use the broker's time for long, so the share of all of them together is bounded; and each counts for the
-quota of its user."""
+"""Live views use the broker's time for long, so the share of all of them together is bounded. The time of each counts
+for the quota of its user, too."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class PaidPacer:
 
 
 class PacedStopwatch:
-    """Tells a pacer how long some work took: `with PacedStopwatch(pacer): …`. `waited`: seconds so far for which such
-    work has waited for another broker: they are not of this one's time."""
+    """Tells a pacer how long some work took: `with PacedStopwatch(pacer): …`. `waited` gives the seconds for
+    which such work has waited for other brokers so far: these do not count."""
 
     def __init__(self, pacer: PaidPacer, waited: Callable[[], float] = lambda: 0.0) -> None:
         self._pacer, self._waited = pacer, waited

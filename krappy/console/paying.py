@@ -1,6 +1,6 @@
-"""Client quotas over HTTP: who is over one is answered with 429, and with when to ask again (Retry-After).
+"""Client quotas over HTTP: who is over a quota gets 429, and when to ask again (Retry-After).
 
-Requests count for the user who has logged in, those before that for their address. HTTP knows no client ids.
+Requests count for the user who has logged in, or without a login for their address. HTTP knows no client ids.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ANSWER = 2 << 20  # bytes that an answer has at most
 
 
 class HttpPayer:
-    """One request. `needs`: of its operation."""
+    """Pays for one request. `needs`: those of its operation."""
 
     def __init__(self, quotas: UsePort, user: str, host: str = "", needs: tuple[Need, ...] = ()) -> None:
         """`host`: the address of one who has not logged in."""
@@ -44,8 +44,8 @@ class HttpPayer:
         return self._payer.user or self._payer.host
 
     def check(self, *, live: bool = False) -> None:
-        """Raises HttpError (429) for one who is over a quota that the request counts for. `live`: it is a live view,
-        whose parts wait."""
+        """Raises HttpError (429) for one who is over a quota that the request counts for. `live`: it is a live view;
+        its parts wait for the quota of bytes instead."""
         quotas, payer = self._quotas, self._payer
         if not quotas.on:
             return
@@ -59,9 +59,9 @@ class HttpPayer:
             raise _refusal(key, waits[key])
 
     async def begin(self, *, mutates: bool = False) -> None:
-        """Called before a request is handled; then `end` is called, too. What it may read is counted ahead, so many
-        at once get no more than one after the other: they wait for each other for a moment. What `mutates` stands
-        in line for its first partition, as a write does. Raises HttpError (429)."""
+        """Call it before a request is handled, and `end` afterwards. The bytes that the request may read are counted
+        ahead, so that many requests at once get no more than one after the other; they wait for each other for a
+        moment. One that `mutates` waits in line for its first partition, as a write does. Raises HttpError (429)."""
         if mutates and self._quotas.on:
             if (wait := self._quotas.wait(QuotaKey.MUTATION, self._payer)) > MOST_WRITE:
                 raise _refusal(QuotaKey.MUTATION, wait)
@@ -87,8 +87,8 @@ class HttpPayer:
             self._lent = 0.0
 
     async def wrote(self, size: int) -> None:
-        """Counts the bytes of a request, which takes its place in line behind other writes: beside one who always
-        writes there is no moment without. Raises HttpError (429)."""
+        """Counts the bytes of a request, and waits in line behind other writes: beside somebody who writes all the
+        time, there is no moment when the quota is free. Raises HttpError (429)."""
         quotas = self._quotas
         if not (self._writes and quotas.on):
             return
@@ -113,7 +113,7 @@ class HttpPayer:
             raise _refusal(QuotaKey.MUTATION, error.seconds) from None
 
     async def timed(self, work: Coroutine[Any, Any, T]) -> T:
-        """Awaits it, and counts its time on the event loop."""
+        """Awaits `work`, and counts its time on the event loop."""
         return await (timed(work, perf_counter, self.took) if self._quotas.timed else work)
 
     def took(self, seconds: float) -> None:
@@ -124,13 +124,14 @@ class HttpPayer:
         return await timed(work, perf_counter, lambda seconds: self.took(seconds) if self._quotas.timed else None)
 
     async def turn(self) -> None:
-        """Before a live view uses the event loop again: until there was little of that, but not for long."""
+        """Call it before a live view uses the event loop again. Waits, but not for long, until the user is within the
+        quota of time."""
         if self._quotas.timed:
             await self._quotas.within(QuotaKey.REQUEST, self._payer, MOST_REQUEST)
 
     async def part(self, size: int, stands: Callable[[], bool]) -> None:
-        """Before a part of a live view is sent: until there may be one of so many bytes, or soon after it is not to be
-        sent any more."""
+        """Call it before a part of a live view is sent. Waits until the quota has room for `size` bytes, or until soon
+        after `stands` is false."""
         if self._reads and self._quotas.on:
             await self._quotas.in_line(QuotaKey.CONSUME, self._payer, size, stands)
 

@@ -71,7 +71,8 @@ class Problem(msgspec.Struct, omit_defaults=True):
 
 
 class HttpError(Exception):
-    """An error of HTTP itself, answered as a problem. `headers`: of the answer, with `_` for `-` in their names."""
+    """An error of HTTP itself, answered as a problem. `headers`: those of the answer, with `_` for `-` in their
+    names."""
 
     def __init__(self, status: int, code: str, detail: str, **headers: str) -> None:
         super().__init__(detail)

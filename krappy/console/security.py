@@ -43,7 +43,7 @@ CONSOLE = Principal(name="console", mechanism="TOKEN", listener="HTTP")  # who h
 OPEN = ("/api/v1/login", "/api/v1/login/provider", "/api/v1/openapi.json")  # paths of the API that need no token
 PROVIDER = "OIDC"  # the mechanism of one who has logged in at the identity provider
 
-# Of every answer. Pages load everything from this server; nothing may be framed, sniffed or run inline.
+# The headers of every answer. Pages load everything from this server; nothing may be framed, sniffed or run inline.
 HEADERS = [
     (
         b"content-security-policy",
@@ -62,7 +62,8 @@ HEADERS = [
 class Guard:
     """`token`: the secret, or empty for none. `local`: only this machine reaches the console. `users`: None: nobody
     logs in with a password. `secret`: random, for the cookies of sessions. `ended`: is told whose session ended before
-    its time, and why. `logouts`: of all brokers of the cluster; None: sessions end here alone."""
+    its time, and why. `logouts`: tells of those at all brokers of the cluster; None: sessions end
+    here alone."""
 
     def __init__(
         self,
@@ -138,7 +139,7 @@ class Guard:
         return self.sessions.open(now, principal, self.stamp(principal), marks, lasts, most)
 
     def stamp(self, principal: Principal) -> bytes:
-        """Of the password that this user has; it changes with it."""
+        """The stamp of this user's password, which changes with the password; empty if he has given a token instead."""
         by_token = principal.mechanism in (CONSOLE.mechanism, OAUTHBEARER, PROVIDER)
         return b"" if by_token or self._users is None else self._users().stamp(principal.name)
 
@@ -220,7 +221,7 @@ def principal_of_claims(said: TokenClaims, mechanism: str) -> Principal:
 
 
 def _decoded(text: str) -> str:
-    """What RFC 7617 has as user-pass. Raises WrongToken."""
+    """The user-pass of RFC 7617, decoded from base64. Raises WrongToken."""
     try:
         return b64decode(text.strip(), validate=True).decode()
     except ValueError:

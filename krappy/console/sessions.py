@@ -20,12 +20,13 @@ SESSION_MS = 12 * 3600 * 1000
 OVER = "its time is over"
 TOO_MANY = "there are too many sessions"
 Ended = Callable[[Principal, str], None]
-MOST = 1000  # sessions at a time; with one more the oldest ends of the user who has most
-MOST_OF_ONE = 100  # of one user; with one more his oldest ends
+MOST = 1000  # sessions at a time; one more ends the oldest of the user who has most
+MOST_OF_ONE = 100  # sessions of one user; one more ends his oldest
 
 
 class ConsoleSession(NamedTuple):
-    """`until`: steady ms of its end. `stamp`: of the password that its user had. `marks`: of the logouts before it."""
+    """`until`: its end, in ms by the steady clock. `stamp`: that of the password that its user had. `marks`: those of
+    the logouts before it."""
 
     until: int
     principal: Principal
@@ -64,7 +65,7 @@ class Sessions:
         return f"{told}.{self._sign(told)}"
 
     def _make_room(self, name: str, most: int) -> None:
-        """For a session of this user. Nobody's logins end sessions of those who have fewer."""
+        """Ends sessions until there is room for one of this user. Logins never end sessions of a user who has fewer."""
         while True:
             count = Counter(each.principal.name for each in self._open.values())
             if count[name] >= most:

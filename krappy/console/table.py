@@ -271,7 +271,8 @@ async def scan(call: Call, topic: str, query: ScanQuery) -> TablePage:
     def first(index: int) -> bytes:
         if after is None:
             return start
-        # A key may stand in several partitions: those up to the cursor's have shown the cursor's key, others not.
+        # A key may stand in several partitions: those up to the cursor's have shown the cursor's key, the others have
+        # not.
         return max(start, after[0] if index > after[1] else after[0] + b"\x00")
 
     for index, partition in here.items():  # all at one moment

@@ -1,6 +1,6 @@
 """A live view of a topic's events, for a person who looks on. It never slows a producer down: it takes a small part of
-the event loop's time (`live.Pacer`), and reads on only when the reader has taken what it sent. If more events come than
-it may show, it skips some and says so.
+the event loop's time (`pacer.Pacer`), and reads on only when the reader has taken what it sent. If more events come
+than it may show, it skips some and says so.
 """
 
 from __future__ import annotations

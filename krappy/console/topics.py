@@ -20,8 +20,8 @@ from krappy.ports import PartitionPort, PartitionTold, TopicPort
 
 routes = Routes("topics")
 
-MOST_SETTINGS = 1000  # that a request may name
-MOST_PARTITIONS = 20_000  # that a request may name, as natively
+MOST_SETTINGS = 1000  # settings that a request may name
+MOST_PARTITIONS = 20_000  # partitions that a request may name, as in the native protocol
 AT_ONCE = 500  # partitions that are looked up in one turn
 LONGEST = 32_767  # characters of a name or a setting, as in Kafka's protocol
 
@@ -103,7 +103,7 @@ class DeletedRecords(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class DeletedRow(msgspec.Struct):
-    """By partition, where the log starts now."""
+    """`start`: by partition, where the log starts now."""
 
     start: dict[str, int]
 
@@ -139,8 +139,8 @@ Told = Sequence[PartitionTold]
 
 
 async def elsewhere(call: Call, topics: Sequence[TopicPort]) -> Mapping[str, Told]:
-    """By topic, what the leaders tell of its partitions, for those of the topics of which this broker lacks some. (Its
-    own replicas may be a moment behind their leaders.)"""
+    """What the leaders tell of partitions, by topic, for those topics of which some partitions are not on this broker.
+    (Its own replicas may be a moment behind their leaders.)"""
     names = [topic.name for topic in topics if len(topic.local) < topic.count]
     return {} if call.gateway is None or not names else await call.gateway.describe(names)
 
@@ -160,7 +160,7 @@ def row_of(partition: PartitionPort) -> PartitionDescribed:
 
 
 def row_told(told: PartitionTold) -> PartitionDescribed:
-    """Of a partition that this broker may not have."""
+    """The row of a partition that this broker may not have."""
     error = told.failed or ("its leader can't be reached now" if told.start < 0 else None)
     start, stable, high_watermark, applied = (
         max(0, each) for each in (told.start, told.last_stable_offset, told.high_watermark, told.applied)

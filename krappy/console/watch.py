@@ -152,8 +152,8 @@ class WatchView:
 
 
 class WatchElsewhereView:
-    """A watch of partitions that other brokers lead, too: this broker asks their leaders. What it sends is that of
-    `WatchView`; pages of the snapshot tell no offsets (`next` is 0)."""
+    """A watch of partitions that other brokers lead, too: this broker asks their leaders. It sends what
+    `WatchView` sends, but pages of its snapshot tell no offsets (`next` is 0)."""
 
     def __init__(
         self,

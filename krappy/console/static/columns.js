@@ -48,7 +48,7 @@ export function useFields(rows) {
   }, [rows]);
 }
 
-/** What the address says: paths, as JSON. What it says wrongly is left out. */
+/** The columns that the address names: paths, as JSON. What is no path is left out. */
 export function columnsOf(text) {
   try {
     const given = JSON.parse(text ?? "[]");

@@ -18,7 +18,7 @@ function command(verb, words, options) {
 
 const broker = (address) => (address ? ["--address", quoted(address)] : []);
 
-/** `address`: of the broker, or "" if it is the program's default. */
+/** `address`: HOST:PORT of the broker, or "" if that is the program's default. */
 export const consumeOne = (topic, partition, offset, address) =>
   command("consume", [topic], ["--partition", partition, "--from", offset, "--max", 1, "--json", ...broker(address)]);
 

@@ -29,7 +29,7 @@ export function Trouble({ error, again }) {
 
 export const Empty = ({ title, children }) => html`<div class="empty"><p class="empty-title">${title}</p>${children}</div>`;
 
-/** The page of what does not exist, or not any more: it offers nothing to do with it. `all`: the page of all of its kind. */
+/** The page of a thing that does not exist (any more): there is nothing to do with it. `all`: the page that lists all of its kind. */
 export const Nothing = ({ title, what, all }) =>
   html`<${Heading} title=${title} /><${Empty} title=${`There is no ${what} of this name.`}><p><a href=${link(all)}>All ${what}s</a></p><//>`;
 

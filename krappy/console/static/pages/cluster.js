@@ -5,7 +5,7 @@ import { html, useEffect, useState } from "../lib.js";
 import { Check, Empty, Field, Grid, Heading, Trouble, Waiting } from "../parts.js";
 
 const KEPT = 1000; // changes that are remembered, as many as the broker does
-const SHOWN = 200; // of them in the list
+const SHOWN = 200; // how many of them the list has
 
 /** The last changes, the newest first. Each connection begins with all that the broker remembers. */
 function useChanges() {

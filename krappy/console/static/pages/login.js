@@ -5,9 +5,10 @@ import { html, useEffect, useState } from "../lib.js";
 import { Field, Heading, Trouble } from "../parts.js";
 
 export const LOGGED_IN = "krappy-logged-in"; // shows the button that logs out; scripts can't see the cookie itself
-const PLACE = "krappy-place"; // where the visitor was, before he went to the identity provider
+const PLACE = "krappy-place"; // the page where the visitor was before he went to the identity provider
 
-/** What the identity provider has sent the browser back with, once: it is taken out of the address. Null: nothing. */
+/** The code and the state with which the identity provider has sent the browser back; null: it has not. They are given once: they
+    are removed from the address. */
 export function takeReturned() {
   const query = new URLSearchParams(location.search);
   if (!query.has("state")) return null;

@@ -46,7 +46,7 @@ function bodyOf({ key, keyForm, hasKey, value, valueForm, tombstone, headers, pa
 const BLANK = { key: "", keyForm: "text", hasKey: true, value: "", valueForm: "text", tombstone: false, headers: [], partition: "", expect: "any", expected: "", time: "" };
 const options = (forms) => forms.map(([name, title]) => html`<option key=${name} value=${name}>${title}</option>`);
 
-/** If the condition did not hold: a button that expects where the key is now. */
+/** After a condition that did not hold: a button that changes it to one that holds for the key now. */
 function Mismatch({ error, use }) {
   if (error?.code !== "OFFSET_MISMATCH") return null;
   const { current } = error.details;
