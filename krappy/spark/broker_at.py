@@ -1,5 +1,5 @@
-"""Which broker a process of Spark connects to, and how it shows itself there: the options `address`,
-`security.protocol`, `sasl.…` and `ssl.…`, whose names are librdkafka's, or Java's, also with `kafka.` before them.
+"""Which broker a process of Spark connects to, and as whom: the options `address`, `security.protocol`, `sasl.…` and
+`ssl.…`. They have the names of librdkafka or of Kafka's client for Java, with or without `kafka.` before them.
 
 A password or a token is in no text that people see: not in the repr of what holds it, nor in an error.
 """
@@ -52,7 +52,7 @@ class BrokerAt:
 
 
 def plain_names(texts: Mapping[str, str]) -> dict[str, str]:
-    """The options (names in lower case) without the `kafka.` of those that are read here. Raises ConfigError."""
+    """The options (names in lower case). Those that are read here are without `kafka.`. Raises ConfigError."""
     found: dict[str, str] = {}
     for name, text in texts.items():
         plain = name.removeprefix(PREFIX)
@@ -64,7 +64,7 @@ def plain_names(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def broker_at(texts: Mapping[str, str]) -> BrokerAt:
-    """Of options, as `plain_names` gives them. Raises ConfigError."""
+    """The broker that options name; they are as `plain_names` gives them. Raises ConfigError."""
     protocol = _choice(texts, "security.protocol", PROTOCOLS)
     user, password = texts.get("sasl.username"), texts.get("sasl.password")
     jaas, file, ca = texts.get("sasl.jaas.config"), texts.get("sasl.password.file"), texts.get("ssl.ca.location")

@@ -51,7 +51,7 @@ def entries(
         return found.take(pa.array(rows, mask=rows < 0))
     if not len(keys):
         return pa.nulls(0, pa.struct(list(arrow_schema(spark_schema(columns)))))
-    if tombstones:  # not kept: a cleaning of the log may remove them, and nothing here would show that
+    if tombstones:  # not kept: compaction may remove them, and nothing here would show that
         keep = 0
     prints = hashing.fingerprints(keys)
     known, count = kept(connected, topic, tuple(columns), keep)
@@ -134,7 +134,7 @@ def _blocks(table: Table, keys: pa.Array, partition: int | None, columns: Sequen
 
 
 def _there(block: ColumnBlock, tombstones: bool) -> pa.BooleanArray:
-    """A flag for each key: whether it has an entry, and not a tombstone, unless `tombstones`."""
+    """A flag for each key: whether it has an entry. A tombstone counts as one only if `tombstones`."""
     there = _flags(block.found, block.rows)
     if tombstones or block.values is None:
         return there

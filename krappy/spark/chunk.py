@@ -52,7 +52,7 @@ class Chunk:
             behind = behind[(self.prints[at[behind]] < prints[behind]) & (at[behind] < last)]
             if not len(behind):
                 break
-        else:  # many fingerprints begin with the same bits: somebody chose the keys so
+        else:  # many fingerprints begin with the same bits: somebody chose such keys
             at[behind] = np.minimum(np.searchsorted(self.prints, prints[behind]), last)
         at[self.prints[at] != prints] = -1
         return at

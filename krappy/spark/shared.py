@@ -41,7 +41,7 @@ class SharedAmongWorkers:
         self._seen = 0  # mtime (ns) of the file that was opened last
 
     def newer(self) -> tuple[Moment, list[Chunk]] | None:
-        """The shared table, and its moment, than which no entry is older; None if there is no file, or none that is
+        """The shared table, and its moment: no entry is older than that. None if there is no file, or none that is
         newer than at the last call."""
         with suppress(OSError, pa.ArrowException):
             if self._file is not None and self._seen != (seen := self._file.stat().st_mtime_ns):
@@ -70,7 +70,7 @@ class SharedAmongWorkers:
             return None
 
     def draft(self, moment: Moment, kind: pa.DataType) -> Draft:
-        """A new file for a table of `moment`, with entries of the type `kind`. Call it in one's turn."""
+        """A new file for a table of `moment`, with entries of the type `kind`. Call it within `turn`."""
         return Draft(self._file, moment, kind)
 
 
@@ -87,7 +87,7 @@ class Draft:
         if file is not None:
             self._half = file.with_suffix(f".{uuid.uuid4().hex}.half")  # nobody else's, also where locks do not work
             with suppress(OSError):
-                for each in file.parent.glob(f"{file.stem}.*.half"):  # of workers that were killed
+                for each in file.parent.glob(f"{file.stem}.*.half"):  # left by workers that were killed
                     each.unlink()
                 self._sink = pa.OSFile(str(self._half), "wb")
                 self._writer = pa.ipc.new_file(self._sink, self._schema)

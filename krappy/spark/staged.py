@@ -131,8 +131,9 @@ def _rows(
 def commit_all(messages: Iterable[WriterCommitMessage | None], to: Client) -> list[StagedCommit]:
     """The driver's work: publishes all that the tasks have staged, once. Returns the offsets that it got.
 
-    Raises KrappyError if that is not possible; then nothing is published. Only after a retriable error may the broker
-    have decided to publish it, and still be about to: then a commit or an abort of the job tells.
+    Raises KrappyError if that is not possible; then nothing is published. The exception is a
+    retriable error: after it the broker may have decided to publish the job, and may still do so. Another commit or an
+    abort of the job tells then.
     """
     staged = _staged(messages)
     done = {each.run for each in staged if each.done}

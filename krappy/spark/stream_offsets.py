@@ -10,8 +10,8 @@ events, even if "latest" has moved on.
                    {"users": {"0": 12, "1": 7}, "$ids": {…}, "$first": {"snapshots": {"users": "0f3a…"}}}
     any later      {"users": {"0": 14, "1": 9}, "$ids": {"users": "q4cd…"}}
 
-An offset is that of the next event; `$` can't be in a topic's name. The ids tell a topic from one of the same name that
-was made after it was deleted, whatever its offsets. Positions of older versions have no ids.
+An offset is that of the next event; `$` can't be in a topic's name. The ids tell a topic from one that was
+made under the same name after it was deleted, whatever offsets that one has. Positions of older versions have no ids.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Offsets = Mapping[TopicPartition, int]
 
 
 class StreamPosition(NamedTuple):
-    """`offsets`: by partition, of the next event; None: the stream has not begun. `ids`: by topic, as far as they are
-    known. Only the end of the first batch has one of `first`, where that batch begins, and `snapshots`, by topic the
-    id of the snapshot that the batch reads."""
+    """`offsets`: by partition, the offset of the next event; None: the stream has not begun. `ids`: by topic, as far as
+    they are known. The end of the first batch, and no other, also has one of these: `first`, the offsets where that
+    batch begins, or `snapshots`, by topic the id of the snapshot that the batch reads."""
 
     offsets: Offsets | None
     ids: Mapping[str, str] = {}

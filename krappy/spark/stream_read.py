@@ -143,7 +143,7 @@ class StreamReader(*BASES):  # type: ignore[misc]
             return at
         left = {
             each: offset for each, offset in at.at.items() if not self._topics.mean(each)
-        }  # until it is named again
+        }  # they stay in the position until their topics are named again
         ids = {each.topic: at.ids[each.topic] for each in left if each.topic in at.ids}
         ends = now.ends if most is None else rationed(begin, now.ends, most)
         found = StreamPosition({**left, **ends}, {**ids, **now.ids})

@@ -65,7 +65,8 @@ class StreamWriter(_Base):  # type: ignore[misc]
         query, batch = (context and context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
         if not query or not batch:
             raise KrappyError(f"this task does not know its micro-batch: Spark gives no {QUERY_ID} and {BATCH_ID}")
-        name = "/".join([query, batch, *([self._topic] if self._topic else [])])  # for a checkpoint that was copied
+        # The topic is for a checkpoint that was copied: its query has the same id, but may write to another topic.
+        name = "/".join([query, batch, *([self._topic] if self._topic else [])])
         return SparkJob(name, True, self._ttl, self._compression)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -91,7 +92,7 @@ def batches_to(
         options: of a write, such as compression="zstd".
 
     The function writes one DataFrame of each batch; another one for the same topic needs a function with another name.
-    Without, the function raises ConfigError if Spark tells it the query's run (Spark Connect does not).
+    Without such a name, the function raises ConfigError if Spark tells it the query's run (Spark Connect does not).
     """
     given = texts({"topic": topic, "address": address, **options})
 

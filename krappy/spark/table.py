@@ -125,7 +125,7 @@ class SparkTable:
         return self.client_address is not None or not self.remote()
 
     def broker(self) -> BrokerAt:
-        """As this program reaches it. Raises ConfigError."""
+        """The broker as this program reaches it. Raises ConfigError."""
         here = {} if self.client_address is None else {"address": self.client_address}
         return broker_at(plain_names({**{name.lower(): str(each) for name, each in self.options.items()}, **here}))
 

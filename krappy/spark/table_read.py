@@ -51,7 +51,7 @@ class Whole(NamedTuple):
 
 class Part(NamedTuple):
     """Ranges of a snapshot. `leader`: the broker that led all of their partitions when the read was planned; -1: there
-    are several, or it is unknown, for the option `snapshot` does not say it."""
+    are several, or it is unknown, because the option `snapshot` does not tell it."""
 
     topic: str
     snapshot: str

@@ -28,7 +28,7 @@ class WholeTableLimits(NamedTuple):
 
 
 def read(source: TableSource, limits: WholeTableLimits, draft: Draft) -> list[Chunk] | None:
-    """The whole table, and adds it to `draft` if there is room. None: it is only in `draft`.
+    """Reads the whole table, and adds it to `draft` if there is room. Returns it; None: it is only in `draft`.
 
     Raises TooLarge, and what `TableSource.table` raises.
     """

@@ -9,7 +9,8 @@ from functools import cache
 
 @cache
 def settle(after: str) -> None:
-    """In such a process: exempts all objects now in memory from garbage collection. Once for each value of `after`.
+    """Exempts all objects that are in memory now from garbage collection, once for each value of `after`. Does nothing
+    if this is not such a process.
 
     Spark collects garbage after each piece of work of such a process. With the modules of PySpark, Arrow and this
     package in memory that took 20 ms and more, several times as long as a small task's work.
