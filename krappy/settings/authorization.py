@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from krappy.settings.spec import setting
 
-# Kafka's names of them.
+# Kafka's names of these settings.
 AUTHORIZATION_NAMES = {
     "allow.everyone.if.no.acl.found": "allow_everyone_if_no_acl_found",
     "authorizer.class.name": "authorizer",
@@ -58,6 +58,6 @@ def read_super_users(text: str) -> list[str]:
     found = [each for each in map(str.strip, text.split(";")) if each]
     for each in found:
         kind, _, name = each.partition(":")
-        if kind not in ("User", "Group") or not name:  # who is no principal would be none of them
+        if kind not in ("User", "Group") or not name:  # no principal has such a name, so the entry would have no effect
             raise ValueError(f"'{each:.80}' is not User:NAME or Group:NAME, such as User:ada")
     return found

@@ -1,4 +1,4 @@
-"""The settings of how brokers of a cluster reach each other, and what has to be so that they may."""
+"""The settings of how brokers of a cluster reach each other, and the checks that they can and may."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from krappy.settings.listeners import PROTOCOLS, ListenerSetting
 from krappy.settings.security import SecuritySettings
 from krappy.settings.spec import secret, setting
 
-# Kafka's names of them.
+# Kafka's names of these settings.
 INTER_BROKER_NAMES = {
     "inter.broker.listener.name": "inter_broker_listener_name",
     "sasl.mechanism.inter.broker.protocol": "sasl_mechanism_inter_broker_protocol",

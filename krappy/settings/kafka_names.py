@@ -1,4 +1,4 @@
-"""The settings of a broker that Kafka has, too, by Kafka's names ("Broker Configs"): they have the unit of ours."""
+"""Kafka's names ("Broker Configs") of the broker's settings that Kafka has, too. The units are the same as ours."""
 
 from krappy.settings.authorization import AUTHORIZATION_NAMES
 from krappy.settings.inter_broker import INTER_BROKER_NAMES

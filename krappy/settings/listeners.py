@@ -86,7 +86,7 @@ def read_protocols(text: str) -> dict[str, str]:
 
 
 def protocol_of(name: str, protocols: Mapping[str, str]) -> str:
-    """The security protocol of a listener: as the map has it; else what its name says, if that is one; else none."""
+    """The security protocol of a listener: as the map has it; else its name, if that is a protocol; else PLAINTEXT."""
     return protocols.get(name, name if name in PROTOCOLS else PLAINTEXT)
 
 
@@ -95,7 +95,7 @@ def joined(listeners: list[tuple[str, str]]) -> str:
 
 
 def checked_address(text: str) -> str:
-    """Returns HOST:PORT, if it is that. Raises ValueError."""
+    """Returns the text if it is HOST:PORT. Raises ValueError."""
     try:
         parse_address(text)
     except ConfigError as error:
@@ -104,7 +104,7 @@ def checked_address(text: str) -> str:
 
 
 def on_loopback(host: str) -> bool:
-    """Whether this is this machine itself."""
+    """Whether the host is this machine itself."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

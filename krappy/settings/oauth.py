@@ -9,7 +9,7 @@ from krappy.errors import ConfigError
 from krappy.settings.listeners import on_loopback
 from krappy.settings.spec import number, setting
 
-# Kafka's names of them (KIP-768, KIP-1139).
+# Kafka's names of these settings (KIP-768, KIP-1139).
 OAUTH_NAMES = {
     "sasl.oauthbearer.clock.skew.seconds": "oauth_clock_skew_seconds",
     "sasl.oauthbearer.expected.audience": "oauth_audience",
@@ -61,7 +61,7 @@ class OauthSettings:
 
 
 def check(settings: OauthSettings, *, tokens: bool, console_has_users: bool) -> None:
-    """`tokens`: users may log in with them. Raises ConfigError when these could not be checked."""
+    """Raises ConfigError when tokens could not be checked. `tokens`: users may log in with tokens (`takes_tokens`)."""
     if settings.console_oidc_client_id:
         if not console_has_users:
             raise ConfigError(
@@ -87,8 +87,8 @@ def check(settings: OauthSettings, *, tokens: bool, console_has_users: bool) -> 
 
 
 def check_url(name: str, url: str) -> None:
-    """Raises ConfigError unless what is read there is what its owner has put there: others can change what comes by
-    http on its way. `name`: of the setting."""
+    """Raises ConfigError for a URL whose answers others could change on their way, as with http. `name`: the
+    setting's."""
     found = _URL.fullmatch(url)
     if name == "oauth_jwks_url" and url.startswith("file:///"):
         return

@@ -9,7 +9,7 @@ from krappy.settings.authorization import AuthorizationSettings
 from krappy.settings.spec import number, setting
 from krappy.settings.topic import JOBS, OFFSETS, SHARES, TRANSACTIONS
 
-# Kafka's names of them.
+# Kafka's names of these settings.
 SECURITY_NAMES = {
     "connection.failed.authentication.delay.ms": "failed_authentication_delay_ms",
     "connections.max.reauth.ms": "connections_max_reauth_ms",
@@ -28,7 +28,7 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def check_audit_log(value: str) -> None:
-    """Raises ValueError."""
+    """Raises ValueError unless the audit log can be written there."""
     kind, colon, where = value.partition(":")
     topic = kind == "topic" and _TOPIC.fullmatch(where) is not None
     file = kind == "file" and where.startswith("/")

@@ -233,7 +233,7 @@ class ServerConfig(OauthSettings, SecuritySettings, InterBrokerSettings, ZooKeep
 
     @property
     def listeners(self) -> tuple[ListenerSetting, ...]:
-        """All that are served."""
+        """All listeners that are served."""
         others = (self.listener(NATIVE), self.listener(HTTP))
         return (*self.kafka_listeners, *(each for each in others if each is not None))
 
@@ -281,7 +281,7 @@ def load(
 
     `flags`: what the command line or the program gave, by name; None counts as not given. `environ`: usually
     os.environ. `file`: the TOML file; None takes the one that KRAPPY_CONFIG names, if any. `flag`: how errors write the
-    name of one that is given so. Raises ConfigError that names the setting and where it was given.
+    name of a setting that a flag gives. Raises ConfigError that names the setting and where it was given.
     """
     if file is None and environ.get(FILE_VARIABLE):
         file = Path(environ[FILE_VARIABLE])
@@ -383,7 +383,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """By the name of each setting that the environment gives: the variable, as it is written there."""
+    """The settings that the environment gives: by the setting's name, the variable's name as it is written there."""
     return {
         name.removeprefix(PREFIX).lower(): name
         for name in environ

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from krappy.settings.spec import number
 
-# Kafka's names of them.
+# Kafka's names of these settings.
 SHARE_NAMES = {
     "group.share.delivery.count.limit": "group_share_delivery_count_limit",
     "group.share.heartbeat.interval.ms": "group_share_heartbeat_interval_ms",

@@ -9,7 +9,7 @@ from typing import Any
 def facts(
     doc: str, low: int | None = None, high: int = 2**62, choices: tuple[str, ...] | None = None
 ) -> dict[str, Any]:
-    """A field's metadata. `low`, `high`: of a number; None: it is none."""
+    """A field's metadata. `low`, `high`: the bounds of a number; `low` None: the setting is no number."""
     return {"doc": doc, "low": low, "high": high, "choices": choices}
 
 
@@ -22,7 +22,7 @@ def number(default: int, doc: str, low: int = 0, high: int = 2**62) -> Any:
 
 
 def secret(doc: str) -> Any:
-    """A text that nobody is shown."""
+    """A text that is shown to nobody."""
     return field(default="", repr=False, metadata=facts(doc))
 
 

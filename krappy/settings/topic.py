@@ -15,8 +15,8 @@ from krappy.errors import InvalidConfig, InvalidTopic
 from krappy.records.codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD
 from krappy.settings.topic_table import DEFAULTS, FOREVER, Given, normalise
 
-OFFSETS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"  # Kafka's internal topics,
-SHARES, JOBS = "__share_group_state", "__staged_jobs"  # and those of native groups, and of staged jobs
+OFFSETS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"  # Kafka's internal topics
+SHARES, JOBS = "__share_group_state", "__staged_jobs"  # the internal topics of native groups and of staged jobs
 LEADERS, FOLLOWERS = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
 CODECS = {"uncompressed": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}  # by compression.type
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -40,7 +40,7 @@ class ThrottledReplicas(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> ThrottledReplicas:
-        """Of a setting as `topic_table` has checked it."""
+        """The replicas that a setting names; `topic_table` has checked it."""
         if text == "*":
             return cls(True)
         pairs = (each.split(":") for each in text.split(",") if each)
@@ -70,7 +70,7 @@ class TopicConfig:
     max_message_bytes: int = 1_048_588
     log_append_time: bool = False
     timestamp_after_ms: int | None = 3_600_000  # how far events may be ahead of the broker's clock
-    timestamp_before_ms: int | None = None  # and how far behind
+    timestamp_before_ms: int | None = None  # how far events may be behind it
     index_interval_bytes: int = 4096
     codec: int | None = None  # as in krappy.records.codecs; None: the producer's
     view: bool = True

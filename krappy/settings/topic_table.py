@@ -134,7 +134,7 @@ def _row(name: str, default: str, kind: tuple[str, Reads], doc: str, broker: str
 
 
 def _with_unit(read: Reads, unit: str) -> Reads:
-    """As `read`, and of a text with a unit of bytes or of time."""
+    """As `read`, but also takes a text with a unit of bytes or of time."""
 
     def converted(given: Given) -> str:
         number = units.read(given, unit)
@@ -315,8 +315,8 @@ SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _TABLE}
 DEFAULTS: dict[str, str] = {setting.name: setting.default for setting in _TABLE}
 # The settings of the broker that are topics' defaults, by Kafka's names for them, or by the topic's for Krappy's own.
 OF_BROKER: dict[str, Setting] = {setting.broker: setting for setting in _TABLE if setting.broker is not None}
-# A topic keeps the defaults that it was created under: the catalog stores the number of their generation. By that
-# number, the defaults that differ from today's; the last generation is today's.
+# A topic keeps the defaults that it was created under: the catalog stores the number of their generation. Here
+# are, by that number, the defaults that differ from today's. The last generation is today's.
 GENERATIONS: tuple[Mapping[str, str], ...] = (
     {"retention.ms": "604800000", "message.timestamp.after.max.ms": str(FOREVER)},
     {},

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 BYTES, MS, SECONDS = "bytes", "ms", "seconds"
-# K, M, G and T, and with iB, are powers of 1024, as for the JVM; KB, MB, GB and TB are powers of 1000.
+# K, M, G and T, also with iB, are powers of 1024, as for the JVM; KB, MB, GB and TB are powers of 1000.
 _SIZES = {
     "b": 1,
     **{prefix + end: 1024**power for power, prefix in enumerate("kmgt", 1) for end in ("", "ib")},
@@ -38,7 +38,7 @@ def of(name: str) -> str | None:
 
 def read(given: Any, unit: str | None) -> Any:
     """The number of bytes, milliseconds or seconds that a text with a unit tells; anything else as it is. Raises
-    ValueError for a unit that there is not."""
+    ValueError for an unknown unit."""
     found = _WRITTEN.fullmatch(given.strip()) if unit is not None and isinstance(given, str) else None
     if found is None or unit is None:
         return given

@@ -11,7 +11,7 @@ from krappy.settings.inter_broker import read_secret
 from krappy.settings.listeners import on_loopback, parse_address
 from krappy.settings.spec import number, secret, setting
 
-# Kafka's names of them (3.x).
+# Kafka's names of these settings (3.x).
 ZOOKEEPER_NAMES = {
     "zookeeper.connect": "zookeeper_connect",
     "zookeeper.session.timeout.ms": "zookeeper_session_timeout_ms",
