@@ -1,4 +1,4 @@
-"""Which broker of a cluster a bench talks to: its own thin client, `Pipe`, knows one."""
+"""Which broker of a cluster a bench talks to: its own thin client, `Pipe`, knows only one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from krappy.errors import KrappyError, NotCoordinator, NotLeader, UnknownGroup, 
 from krappy.wire.messages import ConsumerRegistration, DeleteGroup, Metadata
 
 NOBODY = -1
-PATIENCE = 10.0  # seconds until a group has its coordinator, and the leader of a new topic knows that
+PATIENCE = 10.0  # seconds for a group to get its coordinator, and for the leader of a new topic to know that it leads
 
 
 def leader_of(address: str, topic: str) -> str:
@@ -34,7 +34,8 @@ def leader_of(address: str, topic: str) -> str:
 
 
 def _until_it_leads(address: str, topic: str) -> None:
-    """A leader hears of a new topic a little later than others may. Raises what it says in the end."""
+    """Waits until the broker knows that it leads the topic: others may hear of a new topic before its leader does.
+    Raises the broker's last error."""
     end = time.monotonic() + PATIENCE
     while True:
         (pipe,) = open_pipes(address, 1)

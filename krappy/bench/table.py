@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def get(client: Client, address: str, settings: BenchSettings) -> list[Round]:
-    """Looks up keys of a full table, drawn at random; with `batch` > 1, so many in one multi-get.
+    """Looks up keys of a full table, drawn at random: one at a time, or with `batch` > 1 that many in one multi-get.
 
     Timed: packing the requests, sending them, receiving and unpacking the entries.
     """

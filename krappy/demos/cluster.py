@@ -72,13 +72,13 @@ class FlightStream:
             self.failed = error
 
     def wait(self, part: float) -> None:
-        """Until so much was sent."""
+        """Waits until this part of the stream, from 0 to 1, was sent. Raises Failure."""
         until(lambda: self.done >= part or self.failed is not None, "the stream goes on", 3 * PATIENCE_S)
         if self.failed is not None:
             raise Failure(f"the stream ended: {self.failed}")
 
     def finish(self) -> None:
-        """Until all events are acknowledged. Raises Failure."""
+        """Waits until all events are acknowledged. Raises Failure."""
         self._thread.join(2 * PATIENCE_S)
         if self.failed is not None or self._thread.is_alive():
             raise Failure(f"not every event was acknowledged: {self.failed or 'it takes too long'}")
@@ -158,7 +158,7 @@ def _away(show: Show, stream: FlightStream, brokers: dict[int, DemoBroker], id: 
 
 @contextmanager
 def _told(show: Show, brokers: dict[int, DemoBroker]) -> Iterator[None]:
-    """Prints what changes in the cluster, but for the ISRs."""
+    """Prints what changes in the cluster, except in ISRs, until the block ends."""
     began = time.time()
     ended = threading.Event()
 
@@ -175,7 +175,7 @@ def _told(show: Show, brokers: dict[int, DemoBroker]) -> Iterator[None]:
 
 
 def console(brokers: dict[int, DemoBroker]) -> ConsoleFigures:
-    """That of a broker that runs."""
+    """The console of a broker that runs."""
     return ConsoleFigures(next(each.http for each in brokers.values() if each.runs), None)
 
 
@@ -197,7 +197,7 @@ def whole(found: dict[str, Any], lag: int | None = 0) -> bool:
 
 
 def until(done: Callable[[], bool], what: str, seconds: float = PATIENCE_S) -> None:
-    """Raises Failure."""
+    """Waits until `done()`. Raises Failure, which names `what`, after `seconds`."""
     end = time.monotonic() + seconds
     why = ""
     while True:

@@ -16,7 +16,7 @@ from krappy.cli.errors import Failure
 
 HOST = "127.0.0.1"
 SECONDS = 60.0  # for a process to start or to end
-# Where ZooKeeper's jars may be: as the tests of a checkout fetch them, and as Debian and most guides have them.
+# Where ZooKeeper's jars may be: where a checkout's tests put them, and where Debian and most guides do.
 JARS = (
     Path(krappy.__file__).parent.parent / ".cache" / "zookeeper",
     Path("/opt/zookeeper/lib"),

@@ -105,8 +105,9 @@ def last_batch(spark: SparkSession, folder: str) -> int:
 
 
 def make_folder(spark: SparkSession, folder: str) -> None:
-    """Makes a folder that a query will write to, unless it is there. The query would tell late, after Spark has started
-    Python processes, and in other words, that it can't. Over Spark Connect this does nothing.
+    """Makes a folder that a query will write to, unless it is there. Without this call a query that can't make it would
+    fail later, after Spark has started Python processes, and with a text that is harder to understand. Over Spark
+    Connect this does nothing.
 
     Raises ConfigError."""
     if not hasattr(spark, "_jsparkSession"):

@@ -1,4 +1,4 @@
-"""Reconcile: checks that a topic's table is the last event of each key of its archived log.
+"""Reconcile: checks that a topic's table has the last event of each key of its archived log.
 
     found = reconcile.run(spark, "users", "/data/archive")
     assert not found.differences, found.examples
@@ -100,8 +100,8 @@ def run(
 def _held(
     spark: SparkSession, topic: str, address: str | None, partitions: int
 ) -> Iterator[tuple[DataFrame, dict[int, int]]]:
-    """The table's rows, with one for each partition that has a key; and the snapshots' offsets. It is read in two
-    parts, since a read of all partitions together has a single row for a key that stands in several."""
+    """The table's rows, and the snapshots' offsets. A key has a row for each partition in which it stands. So the table
+    is read in two parts: a read of all partitions together has a single row for a key that stands in several."""
     every = table(spark, topic, **texts({"address": address}), includeHeaders=True)
     with ExitStack() as stack:
         found: list[DataFrame] = []

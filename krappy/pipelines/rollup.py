@@ -67,7 +67,7 @@ def run(
         aggregates: by name, in SQL, over key (text), value (with its fields), timestamp, partition, offset, headers.
         checkpoint: a folder for the position and the aggregate's state. It belongs to one topic `to`: another topic, or
             one that was made anew, would get only the groups that change from then on.
-        fields: of the JSON in an event's value, as in CREATE TABLE. None: the value is text.
+        fields: those of the JSON in an event's value, as in CREATE TABLE. None: the value is text.
         by: the group of an event, in SQL. Events for which it is null are left out.
         time: the timestamp of an event, in SQL. With a window, events for which it is null are left out.
         window: such as "1 hour". None: one entry for each group, over all time; the state keeps every group for ever.
@@ -125,7 +125,7 @@ def parsed(events: DataFrame, fields: str | None, by: str, time: str, where: str
 def aggregated(
     events: DataFrame, aggregates: Mapping[str, str], window: str | None = None, watermark: str | None = None
 ) -> DataFrame:
-    """The rows to upsert: `key`, and `value` as JSON with the aggregates and, of a window, its bounds."""
+    """The rows to upsert: `key`, and `value` as JSON with the aggregates and, if there is a window, its bounds."""
     groups: list[Column] = [sf.col(KEY)]
     shown: list[Column] = [sf.col(f"`{name}`") for name in aggregates]
     key: Column = sf.col(KEY)
