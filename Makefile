@@ -10,7 +10,7 @@ MINUTES ?= 10
 PYSPARK ?= 4.0.5
 JAVA =
 
-# Where it is set, each of hundreds of Python processes that the tests start would compile all that it imports.
+# If this is set, each of the hundreds of Python processes that the tests start compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
@@ -51,7 +51,8 @@ $(READY):
 demo: $(READY) ## stream all flights of 2013 through a broker and check every answer
 	@$(BIN)/krappy demo flights $(ARGS)
 
-# Many tests wait for a process or a disk: on two cores, four at a time take three quarters of what three take.
+# Many tests wait for a process or a disk: on two cores, four at a time need three quarters of the time that
+# three at a time need.
 test: $(READY) ## run every test (ARGS="-k name" for some)
 	@$(BIN)/python -m pytest -q -n $$(n=$$(nproc); echo $$((n < 2 ? 2 : 4))) --dist loadfile $(ARGS)
 
@@ -80,8 +81,8 @@ test-spark: $(READY) ## run the Spark tests with another PySpark (PYSPARK=4.0.5 
 test-cluster: $(READY) ## test PySpark on a cluster of its own: a master, two workers, a Connect server (minutes)
 	@KRAPPY_LONG=1 PYTEST_TIMEOUT=3000 $(BIN)/python -m pytest -q -o faulthandler_timeout=3030 tests/spark/test_cluster.py $(ARGS)
 
-# What is about a single broker, or about one in the tests' own process, is skipped, or has one all the same. The second
-# way has the console, too: who asks over HTTP knows one broker, which asks the others.
+# Tests of a single broker, or of one in the tests' own process, are skipped, or get a single one all the same. The
+# second way has the console, too: its clients know one broker, which asks the others.
 test-brokers: $(READY) ## run the clients', command line's, console's and Spark's tests with three brokers, then by one of them (half an hour)
 	@status=0; for way in 3 gateway; do \
 		KRAPPY_BROKERS=$$way $(BIN)/python -m pytest -q -n 3 --dist loadfile tests/clients tests/cli tests/console tests/spark \

@@ -145,7 +145,7 @@ let
     inherit pkgs;
     pythonVersion = "3.11";
 
-    # As a virtual environment is: `home` says where the standard library is, and packages are links.
+    # Like a virtual environment: `home` says where the standard library is, and packages are links.
     withPackages =
       choose:
       build "python3-environment" { chosen = choose pkgs ++ map (name: pkgs.${name}) (map dashed runtime); } ''
