@@ -83,7 +83,7 @@ test-cluster: $(READY) ## test PySpark on a cluster of its own: a master, two wo
 
 # Tests of a single broker, or of one in the tests' own process, are skipped, or get a single one all the same. The
 # second way has the console, too: its clients know one broker, which asks the others.
-test-brokers: $(READY) ## run the clients', command line's, console's and Spark's tests with three brokers, then by one of them (half an hour)
+test-brokers: $(READY) ## run the clients', command line's, console's and Spark's tests with three brokers, then through one of them (half an hour)
 	@status=0; for way in 3 gateway; do \
 		KRAPPY_BROKERS=$$way $(BIN)/python -m pytest -q -n 3 --dist loadfile tests/clients tests/cli tests/console tests/spark \
 		$(ARGS) \

@@ -77,7 +77,7 @@ def form_options(command: F) -> F:
             type=click.Choice(FORMS),
             default="text",
             callback=made,
-            help="How values are shown.  [default: text, or base64 of what is none]",
+            help="How values are shown.  [default: text, or base64 if a value is not text]",
         ),
         # They are eager so that --as has them.
         click.option("--schema", is_eager=True, metavar="FILE", help="--as avro: the schema, instead of a registry's."),

@@ -89,8 +89,8 @@ def screen(before: dict[str, Any], after: dict[str, Any], trouble: str = "", tre
     now, per_second = after["overview"], rates(before, after)
     warnings = [trouble] if trouble else []
     for name, what in (
-        ("partitions_failed", "take no more events since the disk failed them: start the broker again"),
-        ("views_failed", "have a table that does not go on, as their log is damaged: see `krappy doctor`"),
+        ("partitions_failed", "take no more events, because the disk failed: start the broker again"),
+        ("views_failed", "have a table that is not updated, because their log is damaged: see `krappy doctor`"),
     ):
         if now[name]:
             warnings.append(f"{now[name]:,} partitions {what}")

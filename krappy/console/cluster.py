@@ -130,7 +130,7 @@ class ChangesShown(msgspec.Struct):
 class StateQuery(msgspec.Struct, forbid_unknown_fields=True):
     filter: Annotated[str, Meta(description="only topics whose names contain this, in upper or lower case")] = ""
     after: Annotated[str, Meta(description="only topics after this one")] = ""
-    limit: Annotated[int, Meta(ge=1, le=10_000, description="no more topics once there are so many partitions")] = 1000
+    limit: Annotated[int, Meta(ge=1, le=10_000, description="no further topics after so many partitions")] = 1000
     troubled: Annotated[bool, Meta(description="only partitions that are offline or have replicas not in sync")] = False
 
 

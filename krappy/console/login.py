@@ -61,8 +61,8 @@ class LogoutQuery(msgspec.Struct, forbid_unknown_fields=True):
     all: Annotated[
         bool,
         Meta(
-            description="end every session of every browser at all brokers; without ALTER on the cluster, of this user "
-            "alone. With a bearer token or a password, too"
+            description="end every session of every browser at all brokers; without ALTER on the cluster, only those "
+            "of this user. A request with a bearer token or a password may ask for it, too"
         ),
     ] = False
 

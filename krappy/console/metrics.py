@@ -64,7 +64,7 @@ def _most(parameters: Mapping[str, str]) -> int:
 
 def _audited(failing: bool, lost: int) -> Iterator[Metric]:
     yield GaugeMetricFamily(P + "audit_failed", "1 while the audit log can't be written", value=failing)
-    about = "Lines of the audit log that could not be written, and for which there was no room"
+    about = "Lines of the audit log that were lost: it could not be written, and there was no room to keep them"
     yield CounterMetricFamily(P + "audit_lines_lost", about, value=lost)
 
 
@@ -190,7 +190,7 @@ class MetricsSnapshot:
             ("scrubbed_bytes", "Bytes of logs read to find damage that no reader has met", t.scrubbed_bytes),
             ("connections_accepted", "Connections accepted", t.accepted),
             ("connections_refused", "Connections refused because there were too many", t.refused),
-            ("tls_handshakes_failed", "Handshakes of TLS that came to nothing", t.handshakes_failed),
+            ("tls_handshakes_failed", "TLS handshakes that failed", t.handshakes_failed),
             ("back_pressure_stalls", "Times that a connection had to wait for memory or for its peer", t.stalls),
         ):
             yield CounterMetricFamily(P + name, about, value)

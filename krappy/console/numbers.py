@@ -49,9 +49,9 @@ class Totals(msgspec.Struct):
     connections: dict[str, int]
     accepted: int
     refused: int
-    handshakes_failed: Annotated[int, Meta(description="handshakes of TLS that came to nothing")]
+    handshakes_failed: Annotated[int, Meta(description="TLS handshakes that failed")]
     certificate_expires: Annotated[
-        float | None, Meta(description="when the certificate of TLS does, in seconds since the epoch")
+        float | None, Meta(description="when the certificate of TLS expires, in seconds since the epoch")
     ]
     oauth_keys_age: Annotated[
         float | None,

@@ -98,7 +98,7 @@ class ProviderLogins:
             yield
         except ProviderTrouble as error:
             self._tell(str(error))
-            what = "the identity provider is not to be had; the broker's log says why"  # not to strangers
+            what = "the identity provider can't be used now; the broker's log says why"  # not to strangers
             raise HttpError(503, "PROVIDER_NOT_AVAILABLE", what) from None
         finally:
             self._waiting -= Counter((host,))

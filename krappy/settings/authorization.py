@@ -31,7 +31,7 @@ class AuthorizationSettings:
         choices=("auto", "acl", "none"),
     )
     super_users: str = setting("", "User:NAME;User:NAME: principals that may do everything, with ; between them")
-    allow_everyone_if_no_acl_found: bool = setting(False, "whether everybody may do everything to what no ACL concerns")
+    allow_everyone_if_no_acl_found: bool = setting(False, "whether everybody may do everything where no ACL applies")
 
     @property
     def authenticates(self) -> bool:

@@ -51,8 +51,8 @@ class InterBrokerSettings:
     )
     ssl_endpoint_identification_algorithm: str = setting(
         "https",
-        "https: another broker's certificate has to be for the host that it advertises; empty: any of a trusted "
-        "authority will do",
+        "https: another broker's certificate has to be for the host that it advertises; empty: any "
+        "certificate of a trusted authority will do",
         choices=("https", ""),
     )
 

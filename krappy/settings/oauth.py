@@ -26,7 +26,7 @@ class OauthSettings:
     """The part of a broker's settings that concerns the identity provider."""
 
     oauth_issuer: str = setting("", "the identity provider, as its tokens name it in `iss`: a URL")
-    oauth_audience: str = setting("", "whom a token has to be for, as it says in `aud`; of several any, with commas")
+    oauth_audience: str = setting("", "whom a token has to be for (`aud`); with commas: any of these")
     oauth_jwks_url: str = setting(
         "",
         "where the provider's public keys are (a JWK set): https://…, or file:///…; empty: where the issuer's "
@@ -45,7 +45,7 @@ class OauthSettings:
     )
 
     console_oidc_client_id: str = setting(
-        "", "the console as the provider knows it; set, browsers log in there (OpenID Connect, with PKCE)"
+        "", "the console's client id at the provider; if set, browsers log in there (OpenID Connect, with PKCE)"
     )
     console_oidc_secret_file: str = setting(
         "", "file that holds the console's secret at the provider; empty: it has none (a public client)"

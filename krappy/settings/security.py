@@ -85,8 +85,8 @@ class SecuritySettings(AuthorizationSettings):
     authentication_timeout_ms: int = number(10_000, "ms that a client may take to log in", 100, 600_000)
     max_connection_rate_per_ip: int = number(
         100,
-        "most connections a second from one address, of IPv6 from one /64, in bursts of a second's; this machine's own "
-        "are not limited; 0: no limit",
+        "most connections a second from one address (IPv6: from one /64); a burst may have a second's; this machine's "
+        "own are not limited; 0: no limit",
         0,
         1_000_000,
     )

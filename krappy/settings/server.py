@@ -107,7 +107,7 @@ class ServerConfig(OauthSettings, SecuritySettings, InterBrokerSettings, ZooKeep
         300, "seconds between two looks of the controller at who leads what", 1, 2**31 - 1
     )
     leader_imbalance_per_broker_percentage: int = number(
-        10, "% of the partitions that a broker is to lead, and does not, above which it gets them back", 0, 100
+        10, "a broker gets partitions back if others lead more than this % of those that it is to lead", 0, 100
     )
     durability: str = setting(
         "fsync",
@@ -121,10 +121,10 @@ class ServerConfig(OauthSettings, SecuritySettings, InterBrokerSettings, ZooKeep
     idle_timeout_ms: int = number(600_000, "ms after which a silent connection is closed; 0: never")
     max_connections: int = number(10_000, "most client connections at a time; HTTP has a limit of its own", low=1)
     max_connections_per_ip: int = number(
-        1000, "most connections from one address, of IPv6 from one /64; this machine's own are not limited", low=1
+        1000, "most connections from one address (IPv6: from one /64); this machine's own are not limited", low=1
     )
     max_connections_per_ip_overrides: str = setting(
-        "", "ADDRESS:NUMBER,ADDRESS:NUMBER: addresses with another limit, each its own, than max_connections_per_ip"
+        "", "ADDRESS:NUMBER,ADDRESS:NUMBER: addresses with a limit of their own in place of max_connections_per_ip"
     )
     auto_create_topics: bool = setting(True, "whether using a topic that does not exist creates it")
     default_partitions: int = number(1, "partitions of a topic whose creator gives no number", 1, 100_000)
@@ -135,7 +135,7 @@ class ServerConfig(OauthSettings, SecuritySettings, InterBrokerSettings, ZooKeep
         "bytes of disk reserved for a full disk, so that a start and deletions still work then; at most an eighth of "
         "the disk; 0: none",
     )
-    table_file_bytes: int = number(4 << 30, "bytes of disk that cache what TOPIC@latest was answered with")
+    table_file_bytes: int = number(4 << 30, "bytes of disk that cache the answers for TOPIC@latest")
     latest_alias: str = setting(
         "",
         "a second suffix for TOPIC@latest, such as .latest, for clients that allow no @; empty: none",

@@ -257,7 +257,7 @@ _TABLE = (
         "min.cleanable.dirty.ratio",
         "0.5",
         ("DOUBLE", _ratio),
-        "share of the log that is uncleaned when a cleaning starts",
+        "share of the log that is not compacted yet when a compaction starts",
         "log.cleaner.min.cleanable.ratio",
     ),
     _row(

@@ -54,8 +54,8 @@ class ZooKeeperSettings:
     )
     zookeeper_ssl_endpoint_identification_algorithm: str = setting(
         "https",
-        "https: ZooKeeper's certificate has to be for the host of zookeeper_connect; empty: any of a trusted authority "
-        "will do",
+        "https: ZooKeeper's certificate has to be for the host of zookeeper_connect; empty: any certificate of a "
+        "trusted authority will do",
         choices=("https", ""),
     )
 

@@ -59,7 +59,7 @@ def test_a_consumer_may_also_write_the_dead_letters_of_its_groups(guarded: Guard
 
 
 def test_what_is_not_enough(guarded: Guarded) -> None:
-    assert "name what it is allowed" in krappy(guarded, "add", "ada", fails=2)
+    assert "say which operations it is about" in krappy(guarded, "add", "ada", fails=2)
     assert "name which ones" in krappy(guarded, "remove", "--yes", fails=2)
     assert "CLUSTER_ACTION is not for" in krappy(guarded, "add", "a", "-o", "cluster_action", "--topic", "t", fails=1)
 

@@ -31,8 +31,9 @@ DEAD_LETTERS = ("write", "create")
 def acl() -> None:
     """Show, add and remove ACLs: who may do what.
 
-    A broker asks them once one of its listeners has users, or with --authorizer acl. What no ACL allows is refused
-    then; an ACL that denies wins. They are Kafka's: kafka-acls.sh shows and changes the same ones.
+    A broker checks ACLs once one of its listeners has users, or with --authorizer acl. Then it refuses what no ACL
+    allows. An ACL that denies wins over one that allows. They are Kafka's: kafka-acls.sh shows and changes the same
+    ones.
 
     \b
     Examples:
@@ -86,7 +87,8 @@ def add(
 ) -> None:
     """Allow a principal something, or deny it.
 
-    PRINCIPAL is a user's name, or TYPE:NAME, such as `Group:ops`; `*` is everybody. A name may be `*`: all of its kind.
+    PRINCIPAL is a user's name, or TYPE:NAME, such as `Group:ops`; `*` is everybody. The name of a resource may be `*`,
+    too: all of its kind.
 
     \b
     Examples:
@@ -118,7 +120,7 @@ def add(
             pairs = ((topic, group) for topic in topics for group in groups)
             added += [made("topic", dead_letter_topic(*each), right) for each in pairs for right in DEAD_LETTERS]
     if not added:
-        raise click.UsageError("name what it is allowed, such as --operation read --topic NAME, or --consumer")
+        raise click.UsageError("say which operations it is about, such as --operation read --topic NAME, or --consumer")
     with connect(address) as client:
         client.add_acls(added)
     show(added, as_json)
@@ -174,7 +176,7 @@ def matches(
 
 @acl.command("list")
 @filter_options
-@click.option("--match", is_flag=True, help="All that concern the names: also prefixes of them, and *.")
+@click.option("--match", is_flag=True, help="Also show ACLs for prefixes of the names, and for *.")
 @address_option
 @json_option
 def list_acls(
@@ -189,7 +191,7 @@ def list_acls(
     address: str,
     as_json: bool,
 ) -> None:
-    """Show ACLs: all, or those that have all that is given.
+    """Show ACLs: all, or those that fit all options given.
 
     \b
     Examples:
@@ -228,7 +230,7 @@ def remove(
     address: str,
     as_json: bool,
 ) -> None:
-    """Remove the ACLs that have all that is given. Asks first.
+    """Remove the ACLs that fit all options given. Asks first.
 
     What only these ACLs allowed, such as polls and watches that wait, ends within a second. It is an error (exit status
     1) if there are none.

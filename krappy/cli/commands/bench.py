@@ -206,14 +206,15 @@ def group(**given: Any) -> None:
     type=click.IntRange(0),
     default=0,
     metavar="µS",
-    help="Time for which a member sleeps an event.",
+    help="How long a member sleeps for each event.",
 )
 @common
 def loop(**given: Any) -> None:
     """Measure the plain loop over a consumer's events, each acknowledged by itself.
 
-    Timed: from opening the consumers of the async client until they are left: reading, decoding, an object for each
-    event, and in a group leasing, one `await consumer.ack(event)` for each event, and making the acks durable.
+    Timed: from opening the consumers of the async client until they are left. That includes reading, decoding and an
+    object for each event; in a group also leasing, one `await consumer.ack(event)` for each event, and making the acks
+    durable.
 
     \b
     Examples:

@@ -173,7 +173,8 @@ def balance(
 
     It counts replicas, not bytes. Nothing is moved without --yes. Then replicas are copied, `--at-once` partitions at a
     time, and the command prints how many have moved. If you end the command, what has begun goes on, and the rest is
-    not moved. A limit of their rate is set by Kafka's tools, as a throttle of the brokers: see the how-to on clusters.
+    not moved. To limit the rate of copying, set a throttle of the brokers with Kafka's tools: see the how-to on
+    clusters.
 
     \b
     Examples:
@@ -237,12 +238,12 @@ class ClusterWatch:
                                 continue
                         self._told.append((each["at_ms"], each["text"]))
                         yield each
-                self._note(f"broker {state['told_by']} has ended its answer")
+                self._note(f"broker {state['told_by']} sends no more changes")
             except Failure as failure:
                 self._note(failure.format_message())
             state, after = self._next(state), 0
             since = max((at_ms for at_ms, _ in self._told), default=since)
-            self._note(f"watching by broker {state['told_by']}; {counts(state)}")
+            self._note(f"watching through broker {state['told_by']} now; {counts(state)}")
 
     def _next(self, state: dict[str, Any]) -> dict[str, Any]:
         """Watches another broker from now on, or the same one once it is back. Returns the state as that broker tells

@@ -85,8 +85,8 @@ def consume(
       {topic} {partition} {offset} {timestamp} {time} {key} {value} {headers} {deliveries}
     where headers are pairs of name and value, as in --json. Keys and values that are not UTF-8 are printed as
     `base64:…`, and so are keys with invisible characters, such as tabs and line ends. Values are printed as they are,
-    with their line ends; on a terminal control characters are escaped. --as shows values as what they are, and ends the
-    command with an error at a value that is something else.
+    with their line ends; on a terminal control characters are escaped. --as decodes values. At a value that is not
+    of that kind the command ends with an error.
 
     \b
     Examples:

@@ -192,7 +192,7 @@ def archive(
 @click.option("--since", metavar="DATE", help="Only events of this date (UTC) or later.")
 @click.option("--until", metavar="DATE", help="Only events before this date (UTC).")
 @click.option("--key", metavar="COLUMN", help="PATH is no archive: publish its rows as JSON, with this column as key.")
-@click.option("--job", metavar="NAME", help="A name: nothing is published twice under it.  [default: of the arguments]")
+@click.option("--job", metavar="NAME", help="A name: nothing is published twice under it.  [default: from arguments]")
 @on_spark()
 def backfill(
     spark: Any,

@@ -29,8 +29,9 @@ def quota() -> None:
     request_percentage (of one core's time), controller_mutation_rate (partitions a second that are created or
     deleted), and for addresses connection_creation_rate (connections a second). Each broker counts by itself.
 
-    Of the quotas that concern a client the most precise one counts: that of its user and client id, of its user, of
-    its client id; a name before a default.
+    Of the quotas that concern a client the most precise one counts. First come those that name its user, then those of
+    the default user, then those without a user; among each of these first the one that names its client id, then the
+    one of the default client id, then the one without.
 
     \b
     Examples:

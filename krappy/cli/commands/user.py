@@ -26,12 +26,12 @@ def stored_options(command: F) -> F:
         "--config",
         "file",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="The settings of a broker of a cluster, instead of a running one: its ZooKeeper has the users.",
+        help="Settings of a broker of a cluster: use the users in its ZooKeeper, without a running broker.",
     )(command)
     return click.option(
         "--data",
         type=click.Path(path_type=Path, file_okay=False),
-        help="The data folder of a stopped broker that is alone, instead of a running one: for the first user.",
+        help="Data folder of a stopped broker that is alone: use the users there. For the first user.",
     )(command)
 
 
@@ -39,8 +39,8 @@ def stored_options(command: F) -> F:
 def user() -> None:
     """Show and change the users who log in with a password (SCRAM).
 
-    A password is never given on the command line: it is asked for, or read from a file. The broker stores a hash of it
-    from which nobody can log in.
+    A password is never given on the command line: it is asked for, or read from a file. The broker stores a hash of it,
+    with which nobody can log in.
 
     \b
     Examples:
