@@ -14,17 +14,18 @@ from typing import NamedTuple
 
 from tests.chaos.histories import Fate, History, Reading, Sent
 
-MOST = 5  # violations of one kind that are told; one fault makes thousands
+MOST = 5  # so many violations of one kind are reported; one fault may cause thousands
 Log = Mapping[int, bytes]  # one replica's values by offset, without control records
 NONE: Mapping[int, tuple[int, int]] = MappingProxyType({})
-# Of librdkafka: after some errors it goes on in a new producer epoch, and sends again what it had sent in the one
-# before (https://github.com/confluentinc/librdkafka/issues/4953). No broker can know these for duplicates.
+# A duplicate by librdkafka. After some errors it goes on in a new producer epoch, and sends again the events that it
+# had sent in the old epoch (https://github.com/confluentinc/librdkafka/issues/4953). No broker can recognize such
+# duplicates.
 RESENT = "resent"
 
 
 class Replica(NamedTuple):
-    """One broker's log of a partition. `end`: the next offset. `values`: by offset, of all from `start` on.
-    `producers`: by offset the producer id and epoch, as far as they are known."""
+    """One broker's log of a partition. `end`: the next offset. `values`: the value at each offset from `start` on.
+    `producers`: (producer id, epoch) of the event at each offset, where they are known."""
 
     start: int
     end: int
@@ -44,7 +45,8 @@ class Violation(NamedTuple):
 
 
 def check(history: History, logs: Replicas) -> list[Violation]:
-    """Everything that is wrong with a topic that is not compacted: at most `MOST` of each kind, and how many more."""
+    """Everything that is wrong with a topic that is not compacted: at most `MOST` violations of each kind, and how many
+    more there are."""
     found = [*_of_replicas(logs), *_of_logs(history, logs)]
     for reading in history.readings:
         found += _of_reading(history, logs, reading)
@@ -52,7 +54,8 @@ def check(history: History, logs: Replicas) -> list[Violation]:
 
 
 def check_equal(logs: Replicas) -> list[Violation]:
-    """What replicas have in common is equal. Those of a compacted topic each remove superseded events by themselves."""
+    """Checks that replicas have equal events at the offsets that they share. Each replica of a compacted topic removes
+    superseded events by itself, so an offset may be missing in one of them."""
     found = []
     for partition, replicas in logs.items():
         if len({each.end for each in replicas.values()}) > 1:
@@ -81,7 +84,7 @@ def shortened(found: list[Violation]) -> list[Violation]:
 
 
 def _of_replicas(logs: Replicas) -> Iterator[Violation]:
-    """Replicas have the same event at each offset, and the same end."""
+    """Checks that replicas have the same event at each offset, and the same end."""
     for partition, replicas in logs.items():
         if len({each.end for each in replicas.values()}) > 1:
             ends = {broker: each.end for broker, each in replicas.items()}

@@ -1,8 +1,8 @@
-/* A wall clock that is apart from the true time by as many nanoseconds as the file CHAOS_CLOCK says (one int64, in the
- * machine's order of bytes). Clocks that do not jump on a real machine stay as they are: so does CLOCK_MONOTONIC, and
- * with it every wait.
+/* Shifts the wall clock by the number of nanoseconds in the file that CHAOS_CLOCK names (one int64, in the machine's
+ * byte order). Clocks that do not jump on a real machine stay as they are: CLOCK_MONOTONIC, for example, and so every
+ * wait.
  *
- * libfaketime does more, and is no help here: it also wraps the waits of threads, which made brokers many times slower.
+ * libfaketime is no help here: it also wraps the waits of threads, and that made brokers many times slower.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

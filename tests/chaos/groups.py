@@ -1,7 +1,7 @@
-"""What a group's members were told, and the judgement of it: nothing settled comes again, no position goes back,
-every event is delivered, and a native group keeps the order of keys.
+"""What a group's members were told, and its check: no settled event comes again, no position goes back, every event is
+delivered, and a native group keeps the order of each key's events.
 
-Pure but for the clock. A delivery counts for a session: from a member's joining until its leaving.
+Pure but for the clock. A delivery belongs to a session. A session lasts from a member's joining until its leaving.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class GroupHistory:
     def __init__(self, group: str) -> None:
         self.group = group
         self.began: dict[int, float] = {}  # by session
-        self.deliveries: list[Delivery] = []  # in the order in which members had them
-        self.settled: dict[tuple[int, int], float] = {}  # (partition, offset) -> when the ack was told to be durable
+        self.deliveries: list[Delivery] = []  # in the order in which members got them
+        self.settled: dict[tuple[int, int], float] = {}  # (partition, offset) -> when the broker said: ack is durable
         self.resumed: list[Resumption] = []
-        self.committed: list[tuple[int, int, float]] = []  # partition, offset, when the answer was there
-        self.sent_again: set[tuple[int, int]] = set()  # (partition, offset) of commits with copies that may come later
+        self.committed: list[tuple[int, int, float]] = []  # partition, offset, when the answer came
+        self.sent_again: set[tuple[int, int]] = set()  # (partition, offset) of commits whose copies may be stored late
         self._lock = threading.Lock()
 
     def begin(self) -> int:
@@ -65,8 +65,9 @@ class GroupHistory:
             self.committed += [(partition, offset, at) for partition, offset in offsets.items()]
 
     def doubt(self, offsets: Mapping[int, int]) -> None:
-        """These commits may have been sent more than once. A copy that was on its way over a connection which the
-        client has given up may be stored after later commits: nothing in Kafka's protocol tells that it is old."""
+        """Notes that these commits may have been sent more than once. One copy may still be on its way over a
+        connection that the client has given up. The broker may store it after later commits, because nothing in Kafka's
+        protocol says that it is old."""
         with self._lock:
             self.sent_again.update(offsets.items())
 
@@ -75,7 +76,7 @@ class GroupHistory:
             self.resumed.append(Resumption(partition, offset, asked))
 
     def missing(self, sent: Iterable[Sent]) -> list[Sent]:
-        """The acknowledged events that no member got, as far as it is known where they are."""
+        """The acknowledged events that no member got. Events whose offset is unknown are left out."""
         with self._lock:
             got = {(each.partition, each.offset) for each in self.deliveries}
         return [e for e in sent if e.fate is Fate.ACKED and e.offset >= 0 and (e.partition, e.offset) not in got]
@@ -98,7 +99,7 @@ def _again(history: GroupHistory) -> Iterator[Violation]:
 
 
 def _order(history: GroupHistory) -> Iterator[Violation]:
-    """An event of a key is first delivered after all earlier ones of that key."""
+    """Checks that each event is first delivered after all earlier events of its key."""
     seen: set[tuple[int, int]] = set()
     last: dict[tuple[int, bytes], int] = {}
     for _, partition, offset, key in history.deliveries:
@@ -120,7 +121,7 @@ def _back(history: GroupHistory) -> Iterator[Violation]:
         if offset >= known:
             continue
         if (partition, offset) in history.sent_again:
-            since[partition] = asked  # the group goes on from there
+            since[partition] = asked  # the group goes on from the old position
         else:
             text = f"partition {partition} resumed at {offset} although {known} had been committed"
             yield Violation("position", f"group {history.group}: {text}")

@@ -1,8 +1,7 @@
 """What clients did and were told, as plain values. The checker judges them; the workload writes them down.
 
-An event's value is `WRITER:NUMBER`, so that every event of a log tells who sent it. A writer that has to begin anew,
-as one with idempotence after a fatal error, goes on under a new name.
-"""
+An event's value is `WRITER:NUMBER`, so that every event of a log tells who sent it. Sometimes a writer has to begin
+anew: an idempotent one after a fatal error, for example. Then it goes on under a new name."""
 
 from __future__ import annotations
 
@@ -16,9 +15,9 @@ from typing import NamedTuple
 class Fate(Enum):
     """What a producer was told about one event."""
 
-    UNKNOWN = "unknown"  # nothing, or an error after which it may be in the log
+    UNKNOWN = "unknown"  # no answer, or an error after which the event may be in the log
     ACKED = "acknowledged"
-    ABORTED = "aborted"  # of a transaction that was aborted, or surely not written
+    ABORTED = "aborted"  # its transaction was aborted, or the event was surely not written
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +45,8 @@ class Seen(NamedTuple):
 @dataclass(slots=True)
 class Reading:
     """What one reader got, by partition, in the order in which it came. `finished`: by partition, the offset up to
-    which it says that it has read everything. `errors`: what ended or moved it."""
+    which the reader says that it has read everything. `errors`: the errors that ended the reader or moved its position.
+    """
 
     reader: str
     seen: dict[int, list[Seen]] = field(default_factory=dict)
@@ -58,8 +58,8 @@ class Reading:
 
 
 class History:
-    """The events of one topic. Several threads may write to it. `once`: writers whose events must be in the log once
-    and in the order sent."""
+    """The events of one topic. Several threads may write to it. `once`: the writers whose events must be in the log
+    only once, and in the order in which they were sent."""
 
     def __init__(self) -> None:
         self.sent: dict[bytes, Sent] = {}
@@ -80,7 +80,7 @@ class History:
             self.acked += 1
 
     def settle(self, events: Iterable[Sent], fate: Fate) -> None:
-        """Tells of the events of a transaction how it ended. Their offsets stay as they are."""
+        """Notes for a transaction's events how it ended. Their offsets stay as they are."""
         for event in events:
             event.fate = fate
 
@@ -92,16 +92,17 @@ class History:
 
 
 class Outcome(Enum):
-    """Of an operation on a register."""
+    """The outcome of an operation on a register."""
 
     OK = "ok"
     MISMATCH = "mismatch"  # compare-and-set found another value
-    UNKNOWN = "unknown"  # it may have been done, or be done at any time to come
+    UNKNOWN = "unknown"  # it may have been done, or may be done at any later time
 
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """One operation on a register, a key of a table. Times: ns of one monotonic clock. A value of "": absent.
+    """One operation on a register. A register is a key of a table. Times: ns of one monotonic clock. A value of ""
+    means that the key is absent.
 
     `kind`: read (its `value` is what was read), write, or cas (writes `value` if the register has `expected`).
     """

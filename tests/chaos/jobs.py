@@ -1,6 +1,8 @@
-"""Staged jobs: a driver stages rows in tasks, some of them twice, and commits or aborts them together. Judged: a job
-that was committed is there whole and once, where its answer says; one that was aborted, or never committed, is not; and
-of one whose outcome nobody was told, all is there or nothing."""
+"""Staged jobs: a driver stages rows in tasks, and some tasks twice. It commits or aborts all tasks of a job together.
+
+The rules that are checked: the rows of a committed job are there, all of them, once, and at the places that its answer
+names. No row of a job is there that was aborted or never committed. If nobody was told a job's outcome, either all of
+its rows are there or none is."""
 
 from __future__ import annotations
 
@@ -25,10 +27,10 @@ from krappy.errors import (
 from tests.chaos.checker import Violation, shortened
 
 PUBLISHED = "published"  # the topic
-COPIED = "copied"  # what a stream of Spark has read of it (spark.py)
+COPIED = "copied"  # a second topic, to which a stream of Spark copies the first (spark.py)
 TTL_SECONDS = 900.0
 WAIT_SECONDS = 10.0
-HASTY_SECONDS = 0.2  # a driver that waits for no more than this for a commit, and then aborts
+HASTY_SECONDS = 0.2  # a hasty driver waits only so long for the answer to its commit, and then aborts
 
 
 class JobFate(Enum):
@@ -50,8 +52,8 @@ class PublishedRow(NamedTuple):
 
 @dataclass
 class ChaosJob:
-    """`rows`: the values of the attempts whose `tokens` are committed; a value begins with the job's name and a
-    space."""
+    """`tokens`: of the attempts that are to be committed. `rows`: the values of these attempts; each begins with the
+    job's name and a space."""
 
     name: str
     rows: set[bytes] = field(default_factory=set)
@@ -91,7 +93,7 @@ def _of_job(job: ChaosJob, rows: Sequence[PublishedRow]) -> Iterator[Violation]:
 
 
 def _places(rows: Sequence[PublishedRow]) -> set[tuple[int, int, int, int]]:
-    """(partition, first offset, last offset, rows) of each partition that has some."""
+    """(partition, first offset, last offset, number of rows) of each partition that has some of the rows."""
     offsets: dict[int, list[int]] = {}
     for row in rows:
         offsets.setdefault(row.partition, []).append(row.offset)
@@ -99,7 +101,7 @@ def _places(rows: Sequence[PublishedRow]) -> set[tuple[int, int, int, int]]:
 
 
 class JobDriver:
-    """One job after the other, in a thread of its own, until `stop`."""
+    """Runs one job after another, in a thread of its own, until `stop`."""
 
     def __init__(self, name: str, addresses: str, random: Random) -> None:
         self.name, self._addresses, self._random = name, addresses, random
@@ -115,13 +117,13 @@ class JobDriver:
         self._stopped.set()
 
     def join(self) -> None:
-        """Raises AssertionError if it does not end."""
+        """Waits until the driver has ended. Raises AssertionError if it does not end."""
         self._thread.join(12 * WAIT_SECONDS)
         assert not self._thread.is_alive(), f"{self.name} does not end"
 
     @property
     def done(self) -> Mapping[str, int]:
-        """How many jobs have come to which end."""
+        """How many jobs have each fate."""
         fates = [job.fate for job in self.jobs]
         return {fate.value: fates.count(fate) for fate in JobFate if fate in fates}
 
@@ -137,7 +139,7 @@ class JobDriver:
                 self._stopped.wait(0.3)
 
     def ask_again(self, client: blocking.Client) -> None:
-        """Asks for the end of jobs whose commit was not answered. Raises KrappyError."""
+        """Sends again the commits that were not answered, to learn the fates of their jobs. Raises KrappyError."""
         for job in self.jobs:
             if job.fate is JobFate.UNKNOWN:
                 self._commit(client, job, WAIT_SECONDS)
@@ -147,7 +149,7 @@ class JobDriver:
         job = ChaosJob(f"{self.name}-{len(self.jobs)}")
         self.jobs.append(job)
         for task in range(random.randint(1, 3)):
-            for attempt in range(random.choice([1, 1, 2])):  # the last one counts
+            for attempt in range(random.choice([1, 1, 2])):  # only the last attempt is committed
                 rows = [
                     b"%s %d.%d %d" % (job.name.encode(), task, attempt, n) for n in range(random.choice([1, 30, 400]))
                 ]
@@ -170,7 +172,7 @@ class JobDriver:
             self._commit(client, job, WAIT_SECONDS)
 
     def _commit(self, client: blocking.Client, job: ChaosJob, seconds: float) -> None:
-        """Raises KrappyError: it may be committed, or not."""
+        """Commits a job. Raises KrappyError if nobody knows whether it is committed."""
         job.fate = JobFate.UNKNOWN
         try:
             job.answer = client.commit_staged(job.name, job.tokens, timeout=seconds)
@@ -179,15 +181,16 @@ class JobDriver:
             job.fate = JobFate.ABORTED
 
     def _abort(self, client: blocking.Client, job: ChaosJob) -> None:
-        """Raises KrappyError: it may be aborted, or not."""
+        """Aborts a job. Raises KrappyError if nobody knows whether it is aborted."""
         try:
             client.abort_staged(job.name)
             job.fate = JobFate.ABORTED
         except StagingCommitted:
-            job.fate = JobFate.UNKNOWN  # its answer is asked for
+            job.fate = JobFate.UNKNOWN  # so `ask_again` gets the answer to its commit
 
     def finish(self, is_over: Callable[[], bool]) -> list[Violation]:
-        """In peace, once the thread has ended: asks for all ends, and judges what is there."""
+        """Learns the fates of all jobs, and checks what is in the topic. Call it after the trouble, when the thread has
+        ended. `is_over`: tells when to give up."""
         said = "the brokers were not asked"
         while not is_over():
             try:
@@ -207,7 +210,7 @@ class JobDriver:
 
 
 def published(client: blocking.Client, prefix: str, topic: str = PUBLISHED) -> list[PublishedRow]:
-    """The rows whose values begin so. Raises KrappyError."""
+    """The rows whose values begin with `prefix`. Raises KrappyError."""
     with client.consumer(topic, start="earliest", end="now") as consumer:
         found = [PublishedRow(each.partition, each.offset, each.value or b"") for each in consumer]
     return [row for row in found if row.value.startswith(prefix.encode())]

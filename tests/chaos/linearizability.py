@@ -1,4 +1,4 @@
-"""Judges the history of the registers by porcupine, a program in Go (porcupine/), which is built on first use."""
+"""Checks the history of the registers with porcupine. The program, in Go (porcupine/), is built on first use."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tests.process import ROOT
 SOURCE = Path(__file__).with_name("porcupine")
 BUILT = ROOT / ".cache" / "chaos" / "porcupine"
 BUILD_SECONDS = 300
-JUDGE_SECONDS = 60.0  # for each key; a history that takes longer is told to be undecided
+JUDGE_SECONDS = 60.0  # for each key; a history that takes longer is reported as undecided
 
 
 class NotBuilt(Exception):
-    """Porcupine can't be built here; says why."""
+    """Porcupine can't be built here; the message says why."""
 
 
 def build() -> Path:
-    """The program. Raises NotBuilt."""
+    """Builds the program if it is not up to date; returns its path. Raises NotBuilt."""
     if shutil.which("go") is None:
         raise NotBuilt("linearizability is judged by a program in Go, and there is no go (Debian's package: golang)")
     BUILT.parent.mkdir(parents=True, exist_ok=True)
     sources = sorted(each for each in SOURCE.iterdir() if each.suffix in (".go", ".mod", ".sum"))
     with (BUILT.parent / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the suite has several workers
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several workers of pytest may build at once
         if BUILT.exists() and all(each.stat().st_mtime <= BUILT.stat().st_mtime for each in sources):
             return BUILT
         command = ["go", "build", "-o", str(BUILT), "."]
@@ -49,7 +49,7 @@ def build() -> Path:
 def judge(
     program: Path, operations: Sequence[Operation], folder: Path, seconds: float = JUDGE_SECONDS
 ) -> list[Violation]:
-    """What is not linearizable. Pictures of it go into `folder`."""
+    """The registers whose histories are not linearizable. A picture of each such history goes into `folder`."""
     (folder / "registers.json").write_text(json.dumps([each.as_json() for each in operations]))
     kept, _ = decided(operations)
     text = json.dumps([each.as_json() for each in kept])

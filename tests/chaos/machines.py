@@ -19,14 +19,14 @@ from tests.power.disk import MOODS, Disk
 from tests.power.record import Record
 from tests.process import BrokerProcess
 
-STOP_SECONDS = 75.0  # after 60 s the broker gives up itself, and tells so
+STOP_SECONDS = 75.0  # after 60 s the broker itself gives up stopping, and says so
 CLOCK = Path(__file__).with_name("clock.c")
 
 
 @dataclass(frozen=True)
 class Shims:
-    """Libraries that are loaded into brokers. `disk`: records it, so that power can be lost (tests/power); None: it is
-    not. `clock`: lets its wall clock jump; None: there is no compiler."""
+    """Libraries that are loaded into brokers. `disk`: records changes of the disk, so that power can be lost
+    (tests/power); None: nothing is recorded. `clock`: lets the broker's wall clock jump; None: there is no compiler."""
 
     disk: Path | None = None
     clock: Path | None = None
@@ -52,7 +52,8 @@ class PowerDisk:
         self._inode = -1
 
     def begin(self) -> Mapping[str, str]:
-        """The environment of the next process. A folder that is new to the record begins with what is there now."""
+        """The environment variables of the next process. If the folder is not in the record yet, its files count as
+        synced."""
         self.root.mkdir(parents=True, exist_ok=True)
         if self._record is None or self.root.stat().st_ino != self._inode:
             self._anew()
@@ -68,7 +69,8 @@ class PowerDisk:
         self._inode = self.root.stat().st_ino
 
     def lose(self, mood: float, random: Random) -> None:
-        """Leaves the folder as a loss of power may, by the rules of tests/power/disk.py. Its process must be gone."""
+        """Makes the folder as a loss of power may leave it, by the rules of tests/power/disk.py. The process that uses
+        it must be gone."""
         assert self._record is not None
         for entry in self._record.entries():
             self._disk.play(entry)
@@ -85,8 +87,8 @@ class PowerDisk:
 
 
 class Machine:
-    """`up`: whether the broker is to run. `busy`: the fault that it has now, of its process or its disk; `cut`: the one
-    of its network."""
+    """`up`: whether the broker is to run. `busy`: the kind of fault that its process or its disk has now. `cut`: the
+    kind of fault that its network has now. Empty: it has none."""
 
     def __init__(self, id: int, folder: Path, host: Host, settings: Mapping[str, Any], shims: Shims) -> None:
         self.id, self.host = id, host
@@ -104,7 +106,7 @@ class Machine:
         if self._shims.clock is not None:
             more["LD_PRELOAD"] = ":".join(filter(None, (more.get("LD_PRELOAD"), str(self._shims.clock))))
             more["CHAOS_CLOCK"] = str(self.clock)
-        # The prefix replaces itself by the broker, so the pid is the broker's.
+        # The command of the prefix (nsenter) execs the broker, so the pid is the broker's.
         command = [*self.host.prefix, sys.executable, "-m", "krappy", *arguments]
         environ = {**kept, "KRAPPY_DEBUG": "1", **more}
         return _Launched(subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr, env=environ))
@@ -128,7 +130,7 @@ class Machine:
             self.process.terminate()
 
     def ended(self) -> str:
-        """Waits for the end after SIGTERM. What is wrong with it; empty: nothing."""
+        """Waits until the process has ended after SIGTERM. Returns what was wrong with its end; empty: nothing."""
         if not self._stopping:
             return ""
         self._stopping = False
@@ -137,7 +139,7 @@ class Machine:
         except AssertionError:
             self.process.kill()
             return f"broker {self.id} did not end within {STOP_SECONDS:.0f} s of SIGTERM"
-        # Just started, it has no handler yet.
+        # A process that has just started has no handler of SIGTERM yet.
         return "" if status in (0, -signal.SIGTERM) else f"broker {self.id} ended with {status} of SIGTERM"
 
     def pause(self, paused: bool) -> None:
@@ -151,7 +153,8 @@ class Machine:
         shutil.rmtree(self.process.data)
 
     def lose_power(self, random: Random) -> str:
-        """Kills the broker; its disk keeps what was synced, and some of what was not. Returns what it did."""
+        """Kills the broker. Its disk keeps all that was synced, and some of what was not. Returns a text for the
+        report."""
         assert self.disk is not None
         self.kill()
         mood = random.choice(MOODS)
@@ -159,6 +162,6 @@ class Machine:
         return f"broker {self.id}, {mood:.0%} of what was not synced is kept"
 
     def jump(self, seconds: int) -> None:
-        """Sets the wall clock apart from the true time, while the broker runs (clock.c)."""
+        """Sets the wall clock this many seconds ahead of the true time, while the broker runs (clock.c)."""
         with self.clock.open("r+b" if self.clock.exists() else "wb", buffering=0) as file:
             file.write((seconds * 10**9).to_bytes(8, sys.byteorder, signed=True))

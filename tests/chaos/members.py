@@ -1,6 +1,8 @@
-"""Members of groups that read everything together: a native group in the order of keys, and two kinds of Kafka's.
+"""Members of groups that read everything together: a native group in the order of keys, and Kafka's two kinds of
+groups.
 
-A member leaves and joins again all the time, so that what it was told before must be known to whoever coordinates then.
+A member leaves and joins again all the time. Whichever broker coordinates the group then must know all that its members
+were told before.
 """
 
 from __future__ import annotations
@@ -22,13 +24,14 @@ from tests.cluster.consumers import close
 
 SESSION_SECONDS = 4.0, 20.0
 LEASE_MS = 5_000
-DELIVERIES = 100_000  # none is dead: members come and go, and brokers die
+DELIVERIES = 100_000  # so many that no event is dead-lettered, although members come and go and brokers die
 WAIT_SECONDS = 10.0
-AGAIN_SECONDS = 0.9  # librdkafka sends no request again earlier: a heartbeat that is late by 1 s ends the connection
+# librdkafka sends no request again earlier than this: it gives up a connection if a heartbeat is late by 1 s.
+AGAIN_SECONDS = 0.9
 
 
 class Member:
-    """In a thread of its own, until `stop`."""
+    """A member that runs in a thread of its own, until `stop`."""
 
     seconds = SESSION_SECONDS
 
@@ -46,7 +49,7 @@ class Member:
         self._stopped.set()
 
     def join(self) -> None:
-        """Raises AssertionError if it does not end."""
+        """Waits until the member has ended. Raises AssertionError if it does not end."""
         self._thread.join(8 * WAIT_SECONDS)
         assert not self._thread.is_alive(), f"a {self._thread.name} does not end"
 
@@ -63,7 +66,8 @@ class Member:
         return self._stopped.is_set() or time.monotonic() > until
 
     def _session(self, number: int, until: float) -> None:
-        """From joining until leaving. Raises KafkaException, KrappyError, OSError, EOFError."""
+        """One session, from joining until leaving. `number`: its number in the history. Raises KafkaException,
+        KrappyError, OSError, EOFError."""
         raise NotImplementedError
 
 
@@ -90,7 +94,7 @@ class NativeMember(Member):
     def _acknowledge(self, consumer: blocking.Consumer, events: Sequence[Event]) -> None:
         try:
             consumer.ack(events, wait=True)
-        except LeaseLost:  # of some, and it is not told of which
+        except LeaseLost:  # some leases are lost, and the error does not say which
             return
         self.history.settle((each.partition, each.offset) for each in events)
 
@@ -98,8 +102,8 @@ class NativeMember(Member):
 class KafkaMember(Member):
     """`protocol`: classic, or consumer (KIP-848).
 
-    It commits without waiting, since librdkafka's waiting has no end; and one commit after the other, since librdkafka
-    sends one again that failed, also when a later one is stored."""
+    It commits asynchronously, because a synchronous commit of librdkafka has no timeout. It has only one commit under
+    way at a time, because librdkafka sends a failed commit again even if a later one is already stored."""
 
     def __init__(self, bootstrap: str, protocol: str, *more: Any) -> None:
         super().__init__(*more)
@@ -113,8 +117,8 @@ class KafkaMember(Member):
 
     def _session(self, number: int, until: float) -> None:
         refused: list[KafkaException] = []
-        due: dict[int, int] = {}  # by partition, what is to be committed
-        asked: list[float] = []  # when a commit was sent that is not answered
+        due: dict[int, int] = {}  # by partition, the offset that is to be committed
+        asked: list[float] = []  # when the commit was sent that is not answered yet
 
         def committed(error: KafkaError | None, told: list[TopicPartition]) -> None:
             if time.monotonic() - asked.pop() > AGAIN_SECONDS:
@@ -129,7 +133,7 @@ class KafkaMember(Member):
             due.clear()
             try:
                 found = self._positions(consumer, partitions)
-            except KafkaException as error:  # it can't be raised from here
+            except KafkaException as error:  # a callback can't raise it
                 refused.append(error)
                 return
             (consumer.incremental_assign if self._incremental else consumer.assign)(found)
@@ -152,7 +156,7 @@ class KafkaMember(Member):
             self.left += not close(consumer)
 
     def _positions(self, consumer: Consumer, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Where the group goes on. Raises KafkaException."""
+        """Asks for the group's positions in these partitions. Raises KafkaException."""
         asked = time.monotonic()
         found: list[TopicPartition] = consumer.committed(partitions, WAIT_SECONDS)
         for each in found:

@@ -1,7 +1,7 @@
 """Networks between the servers of a round: namespaces of their own that can be cut, or this machine's loopback.
 
-`Namespaces` needs no clean-up: `enter` puts a whole round into namespaces of its own (network, mounts, processes), so
-all that it makes, and every process that it starts, is gone when it ends, however it ends.
+`Namespaces` needs no clean-up. `enter` puts a whole round into namespaces of its own (network, mounts, processes). When
+the round ends, in whatever way, all its networks, mounts and processes are gone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple, NoReturn
 
 from tests.process import free_ports
 
-INSIDE = "KRAPPY_CHAOS_INSIDE"  # environment variable: the run is in its namespaces
+INSIDE = "KRAPPY_CHAOS_INSIDE"  # an environment variable that is set if the run is in its namespaces
 TOOLS = ("unshare", "nsenter", "mount", "ip", "iptables", "tc")
 PROBE = """
 mount -t tmpfs tmpfs /run && mkdir -p /run/netns && ip link add probe type bridge && ip netns add probe \
@@ -25,15 +25,15 @@ mount -t tmpfs tmpfs /run && mkdir -p /run/netns && ip link add probe type bridg
 """
 SUBNET = "10.77.0"
 HERE = f"{SUBNET}.254"  # the address of the clients
-SLOW_RATE, SLOW_QUEUE = "2mbit", "400ms"  # where the kernel can't delay, a narrow line does
+SLOW_RATE, SLOW_QUEUE = "2mbit", "400ms"  # if the kernel can't delay packets, the line is made narrow instead
 
 
 class Missing(Exception):
-    """Namespaces can't be made here; says why."""
+    """Namespaces can't be made here; the message says why."""
 
 
 class Host(NamedTuple):
-    """Where a server runs: its address, and the words before its command."""
+    """Where a server runs: its address, and the words that come before its command."""
 
     name: str
     address: str
@@ -41,7 +41,7 @@ class Host(NamedTuple):
 
 
 class Loopback:
-    """All servers on 127.0.0.1, told apart by their ports. Nothing can be cut."""
+    """All servers are on 127.0.0.1, each with its own ports. Nothing can be cut."""
 
     cuts = False
     client_address = "127.0.0.1"
@@ -57,7 +57,7 @@ class Loopback:
 
 
 class Namespaces:
-    """Each server in a network namespace of its own, joined by a bridge. Call `enter` before."""
+    """Each server has a network namespace of its own; a bridge connects them. Call `enter` before."""
 
     cuts = True
     client_address = HERE
@@ -83,7 +83,7 @@ class Namespaces:
         return ""
 
     def join(self, name: str) -> Host:
-        """Makes the namespace the first time."""
+        """The host of this name. The first call makes its namespace."""
         if name not in self._hosts:
             number = len(self._hosts) + 1
             address = f"{SUBNET}.{number}"
@@ -102,11 +102,11 @@ class Namespaces:
     def ports(self, count: int) -> list[int]:
         return list(itertools.islice(self._ports, count))
 
-    # --- trouble, of one host; `heal` ends all of it
+    # --- trouble of one host; `heal` ends all of it
 
     def cut(self, name: str, peers: Iterable[str] | None, ways: Sequence[str] = ("in", "out")) -> None:
-        """Drops the packets between a host and others. `peers`: None: everybody, also clients. `ways`: from the host's
-        sight."""
+        """Drops the packets between a host and its peers. `peers`: None means everybody, also clients. `ways`: "in" are
+        the packets to the host, "out" those that it sends."""
         for rule in _rules(None if peers is None else [self._hosts[each].address for each in peers], ways):
             self._iptables(name, *rule, "-j", "DROP")
 
@@ -117,7 +117,7 @@ class Namespaces:
             self._iptables(name, *rule, *chance, "-j", "DROP")
 
     def slow(self, name: str, delay_ms: int) -> str:
-        """Delays what a host sends; returns how."""
+        """Delays the packets that a host sends; returns a text that says how."""
         if self.refused:
             how = f"tbf rate {SLOW_RATE} burst 16kbit latency {SLOW_QUEUE}"
         else:
@@ -160,7 +160,7 @@ def _unshare() -> list[str]:
 
 
 def probe() -> None:
-    """Raises Missing, with a sentence, where namespaces can't be made."""
+    """Raises Missing, with the reason as a sentence, if namespaces can't be made."""
     if lacking := [tool for tool in TOOLS if shutil.which(tool) is None]:
         raise Missing(f"network namespaces need {', '.join(lacking)}: apt-get install util-linux iproute2 iptables")
     command = [*_unshare(), "sh", "-ec", PROBE]
@@ -182,6 +182,6 @@ def enter() -> NoReturn:
 
 
 def settle() -> None:
-    """The first thing to do inside: a place for the names of namespaces that only this run sees."""
+    """Makes a place for the names of namespaces that only this run sees. Call it first inside the namespaces."""
     _run(["mount", "-t", "tmpfs", "tmpfs", "/run"])
     Path("/run/netns").mkdir()

@@ -1,4 +1,4 @@
-"""Clients that read everything from the beginning, each in a thread of its own: librdkafka's consumer and ours."""
+"""Clients that read everything from the beginning, each in a thread of its own: librdkafka's consumer and Krappy's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STANDS_SECONDS = 15.0
 
 
 class Reader:
-    """Reads until `finish`. What it got is in the history's reading of its name."""
+    """Reads until `finish`. The events that it got are in the history, in the reading with its name."""
 
     def __init__(self, name: str, history: History, topic: str, partitions: int) -> None:
         self.reading = history.reading(name)
@@ -35,7 +35,8 @@ class Reader:
         self._thread.start()
 
     def finish(self, ends: Mapping[int, int]) -> None:
-        """Returns once it has read everything before these offsets; what lacks then is a violation."""
+        """Waits until it has read everything before these offsets, or until FINISH_SECONDS are over; then events that
+        it has not read are violations."""
         self._until = time.monotonic() + FINISH_SECONDS
         self._ends = ends
         self._thread.join(2 * FINISH_SECONDS)
@@ -59,7 +60,7 @@ class Reader:
     def _run(self) -> None:
         try:
             self._read()
-        except Exception as error:  # told at the end
+        except Exception as error:  # it is reported at the end
             self.reading.errors.append(f"it ended: {error!r}")
 
     def _read(self) -> None:
@@ -85,8 +86,9 @@ class RdkafkaReader(Reader):
         self._settings |= {"enable.partition.eof": True}  # a log may end in a transaction's marker
 
     def _read(self) -> None:
-        """A consumer that stands still in peace and can't be closed has a deadlock (tests/cluster/consumers.py):
-        another one goes on where it stopped. One that can be closed had no reason to stand."""
+        """If a consumer stands still after the trouble and can't be closed, it has a deadlock
+        (tests/cluster/consumers.py), and another consumer goes on where it stopped. If it can be closed, it had no
+        reason to stand still: that is a violation."""
         while not self._over:
             consumer = Consumer(self._settings)
             consumer.assign([TopicPartition(self._topic, each, offset) for each, offset in self._next.items()])
@@ -98,7 +100,7 @@ class RdkafkaReader(Reader):
                 self.reading.errors.append(f"it stood still for {STANDS_SECONDS:.0f} s of peace")
 
     def _consume(self, consumer: Consumer) -> None:
-        """Until everything is read, or it stands still."""
+        """Reads until it has everything, or stands still."""
         before, since = dict(self._next), time.monotonic()
         while not self._over:
             if self._next != before or self._ends is None:

@@ -17,8 +17,10 @@ PAUSE = 0.02
 
 class RegisterClient:
     """One thread, one operation at a time. After an operation whose outcome is unknown it goes on as another client in
-    the history, because that operation may still be under way. `name`: its number. `known`: what any client read last,
-    by key: so one that has not heard of a new leader may expect what only that one has told."""
+    the history, because that operation may still be under way. `name`: its number.
+
+    `known`: by key, the entry that any client read last; all clients share it. A client that still asks an old leader
+    may therefore expect an entry that only the new leader has shown."""
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class RegisterClient:
                 self._stopped.wait(0.3)
 
     def _operate(self, table: blocking.Table) -> None:
-        """Raises KrappyError when the outcome is unknown; then the connection is made anew."""
+        """Does one operation. Raises KrappyError if its outcome is unknown; then the connection is made anew."""
         key = self._random.choice(self._keys)
         kind = self._random.choice(["read", "read", "cas", "write"])
         if kind == "cas" and key not in self._known:
@@ -85,7 +87,7 @@ class RegisterClient:
         except OffsetMismatch:
             operation.outcome = Outcome.MISMATCH
         except KrappyError:
-            if kind != "read":  # a read without an answer tells nothing
+            if kind != "read":  # a read without an answer says nothing about the register
                 self.operations.append(operation)
                 self._client += 1000
             raise

@@ -1,4 +1,6 @@
-"""What is known of the topic that is deleted and made anew again and again. Its events' values are `TIME:NUMBER`."""
+"""What is known of the topic that is deleted and made anew again and again.
+
+The value of an event is `TOPIC:NUMBER`; TOPIC says how often the topic had been made by then."""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ class AckedAnew(NamedTuple):
 
 @dataclass
 class Renewed:
-    """`number`: how often it was made. `certain`: no deletion is under way whose answer was lost. `doubtful`: it was to
-    be made, and the answer was lost."""
+    """`number`: how often the topic was made. `certain`: no deletion may be under way whose answer was lost.
+    `doubtful`: the answer to the last creation was lost, so nobody knows whether the topic is there."""
 
     number: int = 0
     acked: list[AckedAnew] = field(default_factory=list)
@@ -32,8 +34,8 @@ class Renewed:
             self.acked.append(AckedAnew(message.partition(), message.offset(), message.value()))
 
     def check(self, logs: Replicas) -> list[Violation]:
-        """No event of an earlier topic of this name is there; and, if it is certain that it is there, all that was
-        acknowledged is."""
+        """Checks that no event of an earlier topic of this name is there. If it is certain that the present topic is
+        there, checks that all its acknowledged events are."""
         found = [Violation("anew", text) for text in self.wrong]
         for partition, replicas in logs.items():
             for broker, replica in replicas.items():

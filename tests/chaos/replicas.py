@@ -20,11 +20,12 @@ from krappy.types import id_of
 from tests.chaos.checker import Replica, Replicas, Violation, shortened
 
 READ = 1 << 20
-COMMITS = b"\0\0\0\1"  # the key of a marker
+COMMITS = b"\0\0\0\1"  # the key of a marker that commits its transaction
 
 
 class TransactionSpan(NamedTuple):
-    """What one transaction has in a log: its first offset, that of its marker, and its values by offset."""
+    """What one transaction has in a log: its first offset, the offset of its marker (`end`), and its values by
+    offset."""
 
     first: int
     end: int
@@ -33,7 +34,7 @@ class TransactionSpan(NamedTuple):
 
 
 def replica(data: Path, topic: str, partition: int) -> Replica | None:
-    """None: the broker has no such log."""
+    """The log of a partition in a data folder; None: the broker has no such log."""
     folder = data / "topics" / f"{topic}-{partition}"
     if not folder.exists():
         return None
@@ -48,7 +49,7 @@ def replica(data: Path, topic: str, partition: int) -> Replica | None:
 
 
 def transactions(data: Path, topic: str, partition: int) -> list[TransactionSpan]:
-    """Those that have ended."""
+    """The transactions of a partition that have ended."""
     found: list[TransactionSpan] = []
     under_way: dict[int, dict[int, bytes]] = {}  # by producer id
     with closing(Log.open(data / "topics" / f"{topic}-{partition}", TopicConfig())) as log:
@@ -91,7 +92,8 @@ def replicas(folders: Mapping[int, Path], topic: str, partitions: int) -> tuple[
 
 
 def check_views(folders: Mapping[int, Path], topics: Mapping[str, int]) -> list[Violation]:
-    """Each replica's table is the fold of its log, up to its end. `topics`: numbers of partitions."""
+    """Checks that each replica's table is the fold of its log, up to the log's end. `topics`: how many partitions each
+    topic has."""
     found = []
     for broker, data in folders.items():
         with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""One round of chaos: a fresh cluster, trouble by a plan, healing, and the judgement of everything."""
+"""One round of chaos: a fresh cluster, trouble by a plan, healing, and the check of everything."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tests.chaos.workload import EVENTS, REGISTERS, Workload
 from tests.chaos.world import Patience, World, world
 from tests.cluster.transfers import ACCOUNTS, ORDERS
 
-HEAL_SECONDS = 90.0  # within which all replicas are in sync again, on whatever machine
-WARM_EVENTS, WARM_SECONDS = 500, 60.0  # so many are acknowledged before the trouble, unless that takes too long
-WARM_SPARK_SECONDS = 120.0  # as long for a session to start, and for what it does first
+HEAL_SECONDS = 90.0  # all replicas must be in sync again within this time, on any machine
+WARM_EVENTS, WARM_SECONDS = 500, 60.0  # trouble begins after so many acknowledged events, or after so many seconds
+WARM_SPARK_SECONDS = 120.0  # the same with Spark: its session has to start, and to do something
 SETTLE_SECONDS = 2.0
 SETTINGS: dict[str, Any] = {
     "durability": "fsync",
@@ -37,14 +37,14 @@ SETTINGS: dict[str, Any] = {
     "retention_check_ms": 5000,
     "cleaner_backoff_ms": 3000,
     "scrub_interval_ms": 2000,
-    "group_consumer_session_timeout_ms": 10_000,  # a member whose leaving was not heard is gone then
+    "group_consumer_session_timeout_ms": 10_000,  # a member is removed after this time if its request to leave was lost
     "group_consumer_heartbeat_interval_ms": 1000,
 }
 
 
 @dataclass
 class Outcome:
-    """What came of a round."""
+    """The result of a round."""
 
     seed: int
     zookeepers: int
@@ -66,8 +66,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Order:
-    """What a round is to be. `kinds`: of faults; `settings`: of brokers; `shims`: see machines.py; `program`: porcupine
-    (None: it can't be built); `spark`: whether there is a client with Spark."""
+    """What a round is to be. `kinds`: kinds of faults. `settings`: settings of brokers. `shims`: see machines.py.
+    `program`: porcupine; None: it can't be built. `spark`: whether there is a client with Spark."""
 
     seed: int
     seconds: float
@@ -81,7 +81,7 @@ class Order:
 
 
 def run(order: Order, folder: Path, network: Network, tell: Callable[[str], None]) -> Outcome:
-    """Raises Missing where ZooKeeper can't run."""
+    """Runs a round. `tell`: is called with each line of the report. Raises Missing if ZooKeeper can't run."""
     outcome = Outcome(order.seed, order.zookeepers, order.seconds, order.shims.disk is not None)
     kinds = [each for each in order.kinds if order.shims.disk is not None or not each.startswith("power")]
     planned = plan(order.seed, order.seconds, kinds, swarm=order.swarm)
@@ -106,7 +106,9 @@ def run(order: Order, folder: Path, network: Network, tell: Callable[[str], None
         outcome.violations += workload.finish()
         outcome.facts |= _facts(workload)
         tell(f"clients have ended: {json.dumps(outcome.facts)}")
-        outcome.violations += _settle(made, outcome, tell)  # the broker asked before may not have known of all moves
+        outcome.violations += _settle(
+            made, outcome, tell
+        )  # the first time, the broker that was asked may not have known all reassignments
         time.sleep(SETTLE_SECONDS)
         outcome.violations += _stop(made)
         outcome.violations += _of_logs(made)
@@ -122,7 +124,7 @@ def _settle(made: World, outcome: Outcome, tell: Callable[[str], None]) -> list[
     patience = Patience(made.machines.values(), HEAL_SECONDS)
     lacking = ["not asked yet"]
     while lacking and not patience.is_over:
-        home = reassign_home(made)  # a reassignment of before may have taken replicas away, or take them only now
+        home = reassign_home(made)  # an earlier reassignment may have removed replicas, perhaps only just now
         _, lacking = made.until_in_sync(TOPICS, 2)
         lacking = lacking or ([] if home else ["a reassignment is under way"])
     seconds = patience.passed
@@ -164,7 +166,7 @@ def _stop(made: World) -> list[Violation]:
 
 
 def _of_logs(made: World) -> list[Violation]:
-    """Bugs that brokers have noticed themselves."""
+    """Bugs that brokers have logged."""
     found = []
     for machine in made.machines.values():
         for event in ("internal_error", "log_damaged"):  # no fault damages what was synced

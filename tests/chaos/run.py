@@ -6,11 +6,11 @@ It runs rounds, each with a seed of its own: three brokers and one or three ZooK
 its own, clients that write and read, and faults that the seed chooses. After each round everything is healed, all
 replicas must get in sync, and what clients were told is compared with what each replica has: nothing acknowledged is
 lost, there twice, out of order or unseen; replicas are equal; tables are the folds of their logs; reads and
-compare-and-sets of tables are linearizable. Nothing runs as it did before only because the seed is the same: it decides
-the faults and their times, not what threads and disks do.
+compare-and-sets of tables are linearizable. The same seed does not make the same run: it decides the faults and their
+times, but not what threads and disks do.
 
-A round is a process of its own, so what a client of one leaves behind ends with it. One that stands still is ended, and
-counts as wrong; the stacks of its threads are told.
+A round is a process of its own, so whatever its clients leave behind ends with it. A round that stands still is ended,
+and counts as wrong; the stacks of its threads are printed.
 
 Exit status: 0 all is well, 1 something is wrong (the folder of the round is kept), 2 it can't run here.
 """
@@ -40,11 +40,11 @@ from tests.cluster.zookeeper import Missing, jars
 from tests.power.record import build
 
 ROUND_SECONDS = 90.0
-STANDS_STILL_S = 600  # beyond its trouble: a round that takes longer is ended
+STANDS_STILL_S = 600  # a round that takes so much longer than its trouble is ended
 CANT = 2  # exit status
-CLIENTS_LOG = "clients.log"  # in the folder of a round: what librdkafka tells of its consumers
-SPARK_SHARE = 0.3  # of the rounds that have a client with Spark, which takes much of a small machine
-POWER_SHARE = 0.5  # of the rounds that record disks, so that power can be lost; such brokers are slower
+CLIENTS_LOG = "clients.log"  # in the folder of a round: librdkafka's debug output
+SPARK_SHARE = 0.3  # the share of rounds that have a client with Spark; Spark takes much of a small machine
+POWER_SHARE = 0.5  # the share of rounds that record disks, so that power can be lost; such brokers are slower
 
 
 def parser() -> argparse.ArgumentParser:
@@ -73,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 class Round:
-    """What this machine can do, and one round."""
+    """One round, and what this machine can do for it."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
@@ -91,7 +91,7 @@ class Round:
         self._terminal.write(f"{time.monotonic() - self._began:7.1f} {text}\n")
 
     def _prepare(self) -> list[str]:
-        """The kinds of faults that are possible here; says which are not, and why. Raises Missing."""
+        """Returns the kinds of faults that are possible here. Prints which are not, and why. Raises Missing."""
         if shutil.which("cc") is None and shutil.which("gcc") is None:
             self.say("no power is lost and no clock jumps: there is no C compiler (Debian's package: gcc)")
         else:
@@ -120,7 +120,7 @@ class Round:
         return [each for each in asked if can[KINDS[each].needs]]
 
     def run(self) -> bool:
-        """Whether all was well. Raises Missing."""
+        """Runs the round; returns whether all was well. Raises Missing."""
         options, kinds = self._options, self._prepare()
         random = Random(options.seed)
         zookeepers = random.choice([1, 3])
@@ -142,7 +142,7 @@ class Round:
         with_spark = ", with Spark" if order.spark else ""
         self.say(f"seed {options.seed}: {order.zookeepers} ZooKeepers, disks {recorded}{with_spark}, {self._folder}")
         with (self._folder / CLIENTS_LOG).open("wb") as log:
-            os.dup2(log.fileno(), 2)  # librdkafka writes there, also what a client that hangs never asks for
+            os.dup2(log.fileno(), 2)  # librdkafka logs to stderr: so the log has also the lines of clients that hang
         faulthandler.dump_traceback_later(options.seconds + STANDS_STILL_S, file=self._terminal)
         outcome = run(order, self._folder, self._network, lambda text: self.say(f"  {text}"))
         faulthandler.cancel_dump_traceback_later()
@@ -163,7 +163,7 @@ class Round:
 
 
 def _rounds(options: argparse.Namespace) -> int:
-    """Runs each round as this command with its seed. Returns the exit status of all."""
+    """Runs each round as a process: this same command with the round's seed. Returns the highest exit status."""
     folder = options.folder or Path(tempfile.mkdtemp(prefix="krappy-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
     seed = Random().getrandbits(31) if options.seed is None else options.seed
@@ -183,13 +183,13 @@ def _rounds(options: argparse.Namespace) -> int:
             break
         rounds += 1
     shutil.rmtree(folder / "shims", ignore_errors=True)
-    with contextlib.suppress(OSError):  # rounds that went wrong are kept
+    with contextlib.suppress(OSError):  # it is not empty if a round went wrong: its folder is kept
         folder.rmdir()
     return status
 
 
 def _tell_still(seed: int, json_too: bool) -> None:
-    """Of a round that was ended because it did not end. Nobody knows whether it went well, so it did not."""
+    """Reports a round that had to be ended. Nobody knows whether it went well, so it counts as wrong."""
     why = (
         f"no end {STANDS_STILL_S} s after its trouble; the stacks of its threads are above. A thread that waits in"
         " librdkafka and keeps the interpreter's lock is the client's fault (librdkafka's issue 5476: a lost broker"
@@ -202,9 +202,10 @@ def _tell_still(seed: int, json_too: bool) -> None:
 
 
 def _download() -> None:
-    """Builds and fetches what rounds need, while the network is in reach. Raises Missing without a ZooKeeper."""
+    """Builds and fetches what rounds need, as long as the network can be reached. Raises Missing without a
+    ZooKeeper."""
     jars()
-    with contextlib.suppress(linearizability.NotBuilt):  # told once the run has begun
+    with contextlib.suppress(linearizability.NotBuilt):  # each round reports it
         linearizability.build()
 
 

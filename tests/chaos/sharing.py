@@ -1,4 +1,4 @@
-"""Members of a share group (KIP-932), by Kafka's protocol: each session reads what one broker leads."""
+"""Members of a share group (KIP-932), by Kafka's protocol. A session reads the partitions that one broker leads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.chaos.world import World
 from tests.kafka.raw import Closed, Raw
 from tests.kafka.shares import ACCEPT, RELEASE, beat
 
-SHARE_SECONDS = 2.0, 6.0  # of a session: there are as many kinds as brokers
+SHARE_SECONDS = 2.0, 6.0  # the length of a session: short, because each session reads at only one of the brokers
 BEAT_SECONDS = 1.0
 ANSWER_SECONDS = 15.0
 LIMITS = {"max_wait_ms": 300, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": 500, "batch_size": 500}
@@ -34,7 +34,7 @@ class ShareTrouble(OSError):
 
 
 class LedParts(NamedTuple):
-    """What one broker leads of the topic."""
+    """The partitions of the topic that one broker leads. `leader`: its address."""
 
     topic_id: bytes
     leader: str
@@ -42,7 +42,7 @@ class LedParts(NamedTuple):
 
 
 def configure(world: World, group: str) -> bool:
-    """Whether a broker has taken the group's settings."""
+    """Sends the group's settings to a broker; returns whether it accepted them."""
     configs = [{"name": name, "value": value, "config_operation": 0} for name, value in SETTINGS.items()]
     body = {"resources": [{"resource_type": 32, "resource_name": group, "configs": configs}]}
     told = world.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, body)
@@ -80,18 +80,19 @@ class ShareMember(Member):
                 if time.monotonic() - beaten > BEAT_SECONDS:
                     epoch = self._beat(its, name, epoch)
                     beaten = time.monotonic()
-            if self._random.random() < 0.5:  # else it dies
+            if self._random.random() < 0.5:  # otherwise it dies without leaving
                 session.end()
                 beat(its, self.history.group, name, -1)
 
     def _beat(self, raw: Raw, name: str, epoch: int) -> int:
-        """The member's epoch."""
+        """Sends a heartbeat; returns the member's epoch."""
         told = beat(raw, self.history.group, name, epoch, [self._topic])
         _check(told["error_code"])
         return int(told["member_epoch"])
 
     def _look(self) -> tuple[LedParts, str]:
-        """What one of the leaders has, another one each time; and where the group's coordinator is. Raises OSError."""
+        """The partitions of one of the leaders, each time of another one; and the address of the group's coordinator.
+        Raises OSError."""
         for address in self._random.sample(self._addresses, len(self._addresses)):
             with suppress(OSError, Closed), Raw(address, timeout=3) as raw:
                 told = raw.ask(ApiKey.METADATA, {"topics": [{"name": self._topic}]})
@@ -128,7 +129,7 @@ class ShareClient:
         ]
 
     def acknowledge(self, runs: Sequence[Run], kind: int) -> list[Run]:
-        """Those that were taken."""
+        """Acknowledges the runs with this type; returns the runs that the broker accepted."""
         acks: dict[int, list[dict[str, Any]]] = {}
         for index, first, last in sorted(runs):
             row = {"first_offset": first, "last_offset": last, "acknowledge_types": [kind]}

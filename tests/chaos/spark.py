@@ -1,5 +1,7 @@
-"""Spark through trouble: writes that are there whole and once or not at all, reads that have all of those that were
-done, and a stream from one topic to another that is stopped and goes on: each event is copied once."""
+"""Spark through trouble: it writes, reads, and runs a stream from one topic to another, which is stopped and goes on.
+
+The rules that are checked: a write is there whole and once, or not at all. A read has all writes that were done before
+it. The stream copies each event once."""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from tests.spark.conftest import python_path
 from tests.spark.warm import program
 
 NAME = "spark"
-ENDS_SECONDS = 300.0  # within which a command is answered that began in trouble
+ENDS_SECONDS = 300.0  # a command that began in trouble is answered within this time
 
 
 class SparkEnded(AssertionError):
@@ -33,7 +35,8 @@ class SparkEnded(AssertionError):
 
 
 class ReadPart(NamedTuple):
-    """What a read has of a job in one partition. `last`: the offset of the last row."""
+    """What a read has of a job in one partition. `different`: the number of different rows. `last`: the offset of the
+    last row."""
 
     job: str
     partition: int
@@ -43,8 +46,8 @@ class ReadPart(NamedTuple):
 
 
 class Unseen(NamedTuple):
-    """A read lacks rows of a job that was committed before. `rows`: those that it has. `reached`: by partition, the
-    offset of the last row of anybody that it has."""
+    """A read lacks rows of a job that was committed before it. `rows`: how many rows of the job it has. `reached`: by
+    partition, the offset of the last row that it has of any job."""
 
     job: str
     rows: int
@@ -52,7 +55,8 @@ class Unseen(NamedTuple):
 
 
 def check_read(jobs: Sequence[ChaosJob], found: Sequence[ReadPart]) -> tuple[list[str], list[Unseen]]:
-    """`jobs`: all that Spark began before the read. What is wrong, and what has yet to be explained."""
+    """Checks a read. `jobs`: all that Spark began before the read. Returns (what is wrong, the missing rows that
+    `check_unseen` has to explain)."""
     reached = {index: max(each.last for each in found if each.partition == index) for _, index, *_ in found}
     counts: dict[str, tuple[int, int]] = {}
     for each in found:
@@ -76,8 +80,9 @@ def check_read(jobs: Sequence[ChaosJob], found: Sequence[ReadPart]) -> tuple[lis
 
 
 def check_unseen(unseen: Unseen, logs: Mapping[int, Sequence[TransactionSpan]]) -> Iterator[str]:
-    """A read may lack rows only where a transaction that began before them was still open when they were committed: it
-    reads up to the first one that is open. `logs`: by partition."""
+    """Checks that a read lacks rows only behind an open transaction: one that began before these rows, and was still
+    open when they were committed. A read ends at the first open transaction. `logs`: by partition. Returns what is
+    wrong."""
     told = f"a read has {unseen.rows} rows of {unseen.job}, which was committed before"
     there = 0
     for index, spans in logs.items():
@@ -102,12 +107,12 @@ def check_copied(there: Sequence[bytes], copied: Sequence[bytes]) -> list[str]:
 
 
 class SparkDriver:
-    """One command after the other, in a thread of its own, until `stop`."""
+    """Gives one command after another, in a thread of its own, until `stop`."""
 
     def __init__(self, addresses: str, folder: Path, random: Random) -> None:
         self.name, self._addresses, self._folder, self._random = NAME, addresses, folder, random
         self.jobs: list[ChaosJob] = []
-        self.done: Counter[str] = Counter()  # commands that came to their end
+        self.done: Counter[str] = Counter()  # how many commands of each kind were done
         self.troubles: list[str] = []
         self.unseen: list[Unseen] = []  # to be judged by `check_unseen`
         self._wrong: list[str] = []
@@ -134,14 +139,15 @@ class SparkDriver:
         self._stopped.set()
 
     def join(self) -> None:
-        """Raises AssertionError if it does not end."""
+        """Waits until the thread has ended. Raises AssertionError if it does not end."""
         self._thread.join(ENDS_SECONDS)
         if self._thread.is_alive():
             self._process.kill()
             raise AssertionError(f"{NAME} does not end")
 
     def finish(self, is_over: Callable[[], bool]) -> list[Violation]:
-        """In peace, once nobody else writes: judges all that is there, and that the stream gets all of it."""
+        """Checks all that is there, and that the stream copies all of it. Call it after the trouble, when nobody else
+        writes."""
         lacking = ["nothing was read"]
         try:
             while lacking and not is_over():
@@ -188,13 +194,13 @@ class SparkDriver:
         return self._ask("copy") is not None
 
     def _copied(self) -> list[str]:
-        """What the copy lacks, or has too much of. Raises KrappyError."""
+        """What the copy lacks, or has too often. Raises KrappyError."""
         with blocking.connect(self._addresses, timeout=10) as client:
             there, copied = ([each.value for each in published(client, "", topic)] for topic in (PUBLISHED, COPIED))
         return check_copied(there, copied)
 
     def _ask(self, *command: Any) -> dict[str, Any] | None:
-        """None: it has failed. Raises SparkEnded."""
+        """Gives Spark's process a command; returns its answer. None: the command has failed. Raises SparkEnded."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None

@@ -1,6 +1,8 @@
-"""What SparkDriver has done: `python -m tests.chaos.spark_program ADDRESSES FOLDER`, one process and one Spark session.
+"""Does the work for SparkDriver: `python -m tests.chaos.spark_program ADDRESSES FOLDER`, one process, one Spark
+session.
 
-Each line of the standard input is a command, a JSON list; the answer is a line, too. It ends with its input.
+Each line of the standard input is a command, a JSON list. The answer is one line, too. The program ends when its input
+ends.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from tests.spark.queries import ended
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CORES, TRIES = 2, 3  # a task that fails is tried as often
+CORES, TRIES = 2, 3  # TRIES: how often a failing task is tried
 ERROR_CHARACTERS = 500
 
 
@@ -28,19 +30,19 @@ class SparkProgram:
         self._spark, self._address, self._folder = spark, {"address": addresses}, folder
 
     def write(self, name: str, rows: int, tasks: int) -> None:
-        """Rows whose values begin with the name; all of them, or none."""
+        """Writes rows whose values begin with the name: all of them, or none."""
         made = self._spark.range(0, rows, 1, tasks).selectExpr(f"concat('{name} ', id) AS value")
         made.write.format("krappy").mode("append").options(**self._address, topic=PUBLISHED).save()
 
     def read(self) -> list[list[Any]]:
-        """As `ReadPart`, of each job in each partition."""
+        """Reads the topic; returns the fields of a `ReadPart` for each job in each partition."""
         log = self._spark.read.format("krappy").options(**self._address, subscribe=PUBLISHED, minPartitions=4).load()
         values = log.selectExpr("partition", "offset", "CAST(value AS STRING) AS value")
         of_jobs = values.selectExpr("split(value, ' ')[0] AS job", "*").groupBy("job", "partition")
         return [list(row) for row in of_jobs.agg(*_counts()).collect()]
 
     def copy(self) -> None:
-        """A stream from one topic to the other goes on where it was, to what is the end now."""
+        """Lets the stream from one topic to the other go on from its last position to the present end."""
         stream = self._spark.readStream.format("krappy").options(**self._address, subscribe=PUBLISHED)
         copied = stream.option("startingOffsets", "earliest").load().select("value").writeStream.format("krappy")
         ended(copied.options(topic=COPIED, checkpointLocation=str(self._folder / "checkpoint"), **self._address))
@@ -60,7 +62,7 @@ def main(addresses: str, folder: str) -> None:
         do: Callable[..., Any] = getattr(program, command)
         try:
             told = {"found": do(*given)}
-        except Exception as error:  # Spark's, py4j's or the broker's: the driver tells it
+        except Exception as error:  # an error of Spark, py4j or the broker: SparkDriver reports it
             told = {"error": f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]}
         sys.stdout.write(json.dumps(told) + "\n")
         sys.stdout.flush()

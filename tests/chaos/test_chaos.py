@@ -1,4 +1,4 @@
-"""A short run of chaos, and what its parts must do so that a long one means something."""
+"""A short run of chaos. And tests of its parts, so that a long run can be trusted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import tests.chaos.faults  # noqa: F401  # registers them
+import tests.chaos.faults  # noqa: F401  # registers the faults
 from tests.chaos.checker import Replica
 from tests.chaos.faults.base import KINDS, plan
 from tests.chaos.networks import Missing, probe
@@ -50,16 +50,16 @@ def made_anew(*values: bytes, **more: object) -> list[str]:
 
 def test_a_topic_that_was_made_anew() -> None:
     assert made_anew(b"2:0", b"2:1") == []
-    assert len(made_anew(b"2:0", b"1:1")) == 1  # of the deleted topic
-    assert len(made_anew(b"2:1")) == 1  # what was acknowledged is not there
-    assert made_anew(b"2:1", certain=False) == []  # it may have been deleted later
+    assert len(made_anew(b"2:0", b"1:1")) == 1  # an event of the deleted topic
+    assert len(made_anew(b"2:1")) == 1  # the acknowledged event is not there
+    assert made_anew(b"2:1", certain=False) == []  # the topic may have been deleted later
     assert made_anew(b"2:0", wrong=["refused"]) == ["refused"]
 
 
 @pytest.mark.timeout(280)
 @long
 def test_a_short_run(tmp_path: Path) -> None:
-    """A leader, a follower or the controller is killed, now and then."""
+    """Now and then a leader, a follower or the controller is killed."""
     command = [sys.executable, "-m", "tests.chaos.run", "--rounds", "1", "--seed", "3", "--zookeepers", "1"]
     command += [
         "--faults",

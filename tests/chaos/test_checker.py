@@ -13,8 +13,8 @@ from tests.chaos.histories import Fate, History, Reading, Sent
 
 @dataclass
 class Case:
-    """Six acknowledged events of writer a in partition 0, at their numbers as offsets, on three brokers, read by one
-    reader. Tests change it."""
+    """Six acknowledged events of writer a in partition 0, on three brokers, read by one reader. The offset of each
+    event is its number. Tests change it."""
 
     history: History = field(default_factory=History)
     logs: dict[int, dict[int, bytes]] = field(default_factory=dict)
@@ -68,8 +68,8 @@ def test_a_right_history(case: Case) -> None:
 
 
 def test_what_may_be(case: Case) -> None:
-    """Events without an answer are there, or not; a writer without idempotence repeats; an aborted event is in the
-    log, and no reader gets it; a reader has not come to the end."""
+    """No violations: an event without an answer is there, or not; a writer without idempotence repeats an event; an
+    aborted event is in the log, but no reader gets it; a reader has not come to the end."""
     for number in (6, 7):
         case.history.send("a", number, 0)
     case.put(6, b"a:6")
@@ -90,7 +90,7 @@ def test_lost(case: Case, brokers: tuple[int, ...]) -> None:
 
 
 def test_lost_at_the_end_of_all(case: Case) -> None:
-    """The replicas agree, and the reader had not come so far."""
+    """All replicas lack the event, and the reader had not come so far."""
     case.remove(5)
     del case.reading.seen[0][5:]
     case.reading.finished[0] = 5
@@ -116,7 +116,7 @@ def test_duplicate(case: Case) -> None:
 
 
 def test_what_a_client_sent_again_in_a_new_epoch_is_told_apart() -> None:
-    """And what it sent again in the same epoch is not."""
+    """An event that it sent again in the same epoch is a duplicate."""
     history = History()
     history.once.add("a")
     for number in range(2):
@@ -193,12 +193,12 @@ def test_replicas_that_differ(case: Case) -> None:
 
 
 def test_replicas_that_end_apart(case: Case) -> None:
-    case.ends[2] = 9  # as if there were control records
+    case.ends[2] = 9  # as if broker 2 had control records at the end
     assert case.kinds() == {"differs"}
 
 
 def test_a_replica_that_begins_later(case: Case) -> None:
-    """As one that has taken over the new start of the log, while the others had not yet."""
+    """One replica has already moved its log start, and the others have not yet."""
     logs = {broker: Replica(0, 6, values) for broker, values in case.logs.items()}
     logs[2] = Replica(2, 6, {offset: value for offset, value in case.logs[2].items() if offset >= 2})
     assert check(case.history, {0: logs}) == []

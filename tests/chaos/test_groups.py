@@ -1,4 +1,4 @@
-"""The judge of groups finds each way in which a history can be wrong."""
+"""The check of groups finds each way in which a history can be wrong."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.chaos.histories import Fate, Sent
 
 
 def history(*deliveries: tuple[int, int, bytes | None], settled: dict[int, float] | None = None) -> GroupHistory:
-    """Deliveries: session, offset, key. Session n began at n."""
+    """A history with these deliveries: (session, offset, key). Session n began at time n."""
     made = GroupHistory("g")
     made.began = {session: float(session) for session in range(10)}
     made.deliveries = [Delivery(session, 0, offset, key) for session, offset, key in deliveries]
@@ -24,13 +24,15 @@ def acked(offset: int) -> Sent:
 
 
 def test_what_is_settled_does_not_come_to_a_later_session() -> None:
-    assert kinds(history((1, 0, None), (2, 0, None), settled={0: 2.5})) == []  # a lease of before may still come
+    assert (
+        kinds(history((1, 0, None), (2, 0, None), settled={0: 2.5})) == []
+    )  # session 1 was before the ack, so it may get the event
     assert kinds(history((1, 0, None), (3, 0, None), settled={0: 2.5})) == ["again"]
     assert kinds(history((1, 0, None), (3, 1, None), settled={0: 2.5})) == []
 
 
 def test_events_of_a_key_first_come_in_their_order() -> None:
-    assert kinds(history((1, 0, b"a"), (2, 1, b"a"), (3, 0, b"a"))) == []  # delivered again
+    assert kinds(history((1, 0, b"a"), (2, 1, b"a"), (3, 0, b"a"))) == []  # offset 0 is delivered again
     assert kinds(history((1, 1, b"a"), (2, 0, b"a"))) == ["reordered"]
     assert kinds(history((1, 1, b"a"), (2, 0, b"b"))) == []
     assert kinds(history((1, 1, None), (2, 0, None))) == []
@@ -52,7 +54,7 @@ def test_a_commit_that_was_sent_twice_may_be_stored_late() -> None:
     assert kinds(made) == ["position", "position"]
     made.doubt({0: 5})
     assert kinds(made) == []
-    made.resumed.append(Resumption(0, 7, 8.0))  # 8 was committed after that
+    made.resumed.append(Resumption(0, 7, 8.0))  # 8 was committed after the late copy of 7 was stored
     assert kinds(made) == ["position"]
 
 

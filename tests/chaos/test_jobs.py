@@ -1,4 +1,4 @@
-"""The judge of staged jobs finds each way in which one can be wrong."""
+"""The check of staged jobs finds each way in which a job can be wrong."""
 
 from __future__ import annotations
 

@@ -70,9 +70,11 @@ def test_a_wrong_history(name: str, program: Path, tmp_path: Path) -> None:
 
 
 def test_many_unknown_writes_are_judged_in_time(program: Path, tmp_path: Path) -> None:
-    """And what is wrong beside them is found."""
+    """A wrong read among them is found."""
     unknown = [op("write", f"u{n}", 40 + n, 0, Outcome.UNKNOWN) for n in range(200)]
-    refused = op("cas", "z", 300, 310, Outcome.MISMATCH, "a")  # one of them may have been done
+    refused = op(
+        "cas", "z", 300, 310, Outcome.MISMATCH, "a"
+    )  # one of the unknown writes may have been done, so this may be right
     assert judge(program, [FIRST, *unknown, refused, op("read", "u7", 400, 410)], tmp_path, 20) == []
     undone = op("read", "a", 420, 430)
     [found] = judge(program, [FIRST, *unknown, refused, op("read", "u7", 400, 410), undone], tmp_path, 20)
@@ -84,7 +86,7 @@ def test_unknown_writes_are_decided_by_what_was_read() -> None:
     [_, made, read], left_out = decided([FIRST, UNKNOWN, late])
     assert (made.outcome, made.returned, read, left_out) == (Outcome.OK, 51, late, 0)
     assert UNKNOWN.outcome is Outcome.UNKNOWN
-    early = op("read", "c", 11, 12)  # before it was written: that must be judged wrong
+    early = op("read", "c", 11, 12)  # read before it was written: that must be found wrong
     assert UNKNOWN in decided([FIRST, UNKNOWN, early])[0]
 
 

@@ -1,5 +1,6 @@
-"""Orders, and a program that carries them out in transactions (tests/cluster/transfers.py): each once, both sides or
-none."""
+"""Orders, and a program that carries them out in transactions (tests/cluster/transfers.py).
+
+Each order must be carried out once, with both its sides or none."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ class Transfers:
         assert not self._thread.is_alive(), "the orders do not end"
 
     def finish(self, patience: Callable[[], Callable[[], bool]]) -> list[Violation]:
-        """Ends the mover once all orders are carried out. `patience`: makes a function that tells whether the mover had
-        long enough for its next transaction; what lacks when it had is a violation."""
+        """Ends the mover once all orders are carried out. `patience` makes a function that tells when the mover has had
+        enough time for its next transaction. If an order is not carried out by then, that is a violation."""
         wrong = ["it can't be told which orders are carried out"]
         done, is_over = self.mover.done, patience()
         while wrong and not is_over():
@@ -58,7 +59,8 @@ class Transfers:
         return shortened([Violation("transfer", text) for text in wrong])
 
     def _judge(self) -> list[str]:
-        """What the accounts have, beside what the orders ask for: librdkafka may place one twice (checker.py)."""
+        """Compares the accounts with the orders that are in the log, because librdkafka may place an order twice
+        (checker.py)."""
         orders, moves = read_moves(self._world.kafka, ORDERS), read_moves(self._world.kafka)
         found = [f"lost: order {order}" for order in sorted(self._placed - orders.keys())]
         wanted = Counter({(number, sign * amount): n for (number, amount), n in orders.items() for sign in (-1, 1)})

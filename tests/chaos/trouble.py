@@ -1,4 +1,4 @@
-"""Carries out a plan: faults begin and end at their times, and each is told."""
+"""Carries out a plan: faults begin and end at their times, and each is reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TICK = 0.1
 
 @dataclass
 class Trouble:
-    """`done`: how often each kind of fault was begun."""
+    """`done`: how often each kind of fault began."""
 
     world: World
     plan: Sequence[Planned]

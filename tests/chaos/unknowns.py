@@ -1,11 +1,11 @@
-"""Makes histories of registers with operations of unknown outcome easy to judge.
+"""Makes histories of registers easier to check if they have operations of unknown outcome.
 
-An unknown write may be done at any time after its call, or never, so each doubles what porcupine has to try. All
-values that are written differ, which tells more:
+An unknown write may be done at any time after its call, or never. So each unknown write doubles the work of porcupine.
+But no value is written twice, and that tells more:
 
-- A value that somebody has read, or that a compare-and-set found, was written: before that answer came.
-- One that nobody found may still be why a compare-and-set was refused. Up to `FEW` such writes of a key stay as they
-  are. If there are more, the later ones are left out, and with them the refusals that any of them may explain.
+- If somebody has read a value, or a compare-and-set has found it, it was written before that answer came.
+- If nobody found a value, it may still be the reason why a compare-and-set was refused. Up to `FEW` such writes of a
+  key stay as they are. If there are more, the later ones are left out, and so are the refusals that they may explain.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ FEW = 6
 
 
 def decided(operations: Sequence[Operation]) -> tuple[list[Operation], int]:
-    """(a history that is linearizable if this one is, how many refusals it lacks). The operations stay as they are."""
+    """(a history that is linearizable if this one is, how many refusals were left out). The given operations stay as
+    they are."""
     found: list[Operation] = []
     left_out = 0
     for key in sorted({each.key for each in operations}):
@@ -49,7 +50,7 @@ def _of_key(operations: Sequence[Operation]) -> tuple[list[Operation], int]:
 
 
 def _seen(operations: Iterable[Operation]) -> dict[str, int]:
-    """By value, when the first answer came that shows that it was there."""
+    """By value, the time of the first answer that shows that the value was there."""
     found: dict[str, int] = {}
     for each in operations:
         if each.outcome is Outcome.OK:

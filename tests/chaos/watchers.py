@@ -1,4 +1,4 @@
-"""A client that watches a table, through whatever happens to brokers: it must come to have what the table has."""
+"""A client that watches a table, whatever happens to brokers. In the end it must have all that the table has."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.chaos.checker import Violation
 
 
 class Watcher:
-    """In a thread of its own. After an error it watches anew, and forgets nothing."""
+    """It runs in a thread of its own. After an error it watches anew, and keeps the entries that it has."""
 
     def __init__(self, addresses: str, topic: str) -> None:
         self._addresses, self._topic = addresses, topic
         self.has: dict[tuple[int, bytes], tuple[int, bytes | None]] = {}  # (partition, key) -> (offset, value)
-        self.back: list[str] = []  # where it was told of an older entry after a newer one
+        self.back: list[str] = []  # a text for each older entry that came after a newer one
         self.begun = 0
         self.troubles: list[str] = []
         self._watch: blocking.Watch | None = None
@@ -29,7 +29,7 @@ class Watcher:
         self._thread.start()
 
     def finish(self, is_over: Callable[[], bool]) -> list[Violation]:
-        """Ends it once it has what the table has. What lacks when `is_over` is a violation."""
+        """Ends the watcher once it has what the table has. Entries that differ when `is_over()` are violations."""
         lacking = ["the table can't be read"]
         while lacking and not is_over():
             try:

@@ -36,7 +36,7 @@ from tests.cluster.transfers import ACCOUNTS, ORDERS
 from tests.process import wait_until
 
 EVENTS, REGISTERS, *_ = TOPICS
-RATE = 60.0  # events a second of each writer
+RATE = 60.0  # events a second, of each writer
 KEYS = [f"k{number}" for number in range(6)]
 REGISTER_CLIENTS = 5
 MEMBERS = 2  # of each group
@@ -88,7 +88,7 @@ class Workload:
         return Random(random.getrandbits(32))
 
     def make_topics(self) -> None:
-        # Wall clocks jump by a day, so neither retention nor the bounds of timestamps may depend on them.
+        # Wall clocks jump by a day, so retention and the limits of timestamps must not depend on them.
         config = {"min.insync.replicas": "2", "retention.ms": "-1", "message.timestamp.after.max.ms": FOR_EVER}
         made = [
             NewTopic(EVENTS, TOPICS[EVENTS], 3, config=config),
@@ -97,7 +97,7 @@ class Workload:
         ]
         until = time.monotonic() + PROGRESS_SECONDS
         for topic in made:
-            while True:  # the broker that is asked may not know the others yet
+            while True:  # the broker that gets the request may not know the other brokers yet
                 try:
                     self.world.admin.create_topics([topic])[topic.topic].result(30)
                     break
@@ -124,11 +124,11 @@ class Workload:
             driver.start()
 
     def warm(self, events: int) -> bool:
-        """Whether so many are acknowledged, and Spark has done something, too."""
+        """Whether so many events are acknowledged, and Spark has done something, too."""
         return self.history.acked >= events and all(each.done for each in self.spark)
 
     def progress(self) -> list[Violation]:
-        """After the trouble: each writer, and each client of the registers, gets on."""
+        """Checks after the trouble that each writer, and each client of the registers, gets answers again."""
         began, patience = time.monotonic(), Patience(self.world.machines.values(), PROGRESS_SECONDS)
         done = {client.name: len(client.operations) for client in self.registers}
 
@@ -148,7 +148,7 @@ class Workload:
         return [Violation("stuck", f"{name} got no answer {told}") for name in waiting()]
 
     def finish(self) -> list[Violation]:
-        """Ends who writes, then who reads and must have everything first."""
+        """Ends the writers; then ends the readers, once they have read everything."""
         found = _ended([*self.writers, *self.registers, *self.drivers])
         for driver in self.drivers:  # Spark's stream reads what the others have published
             found += driver.finish(self._patience())
@@ -200,7 +200,7 @@ class Workload:
 
     @property
     def transactions(self) -> dict[str, int]:
-        """How many ended in which way."""
+        """How many transactions have each end."""
         return {
             fate.value: count
             for writer in self.writers
@@ -210,7 +210,7 @@ class Workload:
 
 
 def tell_stacks(file: Path) -> None:
-    """Where all threads of the clients are: Python's, and librdkafka's if there is a gdb."""
+    """Writes the stacks of all threads of the clients: Python's, and librdkafka's if there is a gdb."""
     with file.open("ab") as log:
         faulthandler.dump_traceback(log, all_threads=True)
         if gdb := shutil.which("gdb"):
@@ -222,7 +222,7 @@ def tell_stacks(file: Path) -> None:
 
 
 def _ended(actors: Sequence[Writer | RegisterClient | Member | JobDriver | SparkDriver]) -> list[Violation]:
-    """Ends them all; a violation for each that does not end."""
+    """Ends all actors; returns a violation for each that does not end."""
     found = []
     for each in actors:
         each.stop()

@@ -22,13 +22,13 @@ from tests.process import wait_until
 
 BROKERS = (1, 2, 3)
 LOOK_SECONDS = 3.0
-MOST = 4  # times as long a patience lasts at most
+MOST = 4  # a patience lasts at most so many times its seconds
 Tell = Callable[[str], None]
 
 
 class Patience:
-    """So many seconds, in which the brokers could have done something: the time for which the machine kept one of them
-    off its processors does not count."""
+    """A number of seconds in which the brokers could work. Time for which the machine kept a broker off its processors
+    does not count."""
 
     def __init__(self, machines: Iterable[Machine], seconds: float) -> None:
         self._machines, self._seconds = tuple(machines), seconds
@@ -38,7 +38,7 @@ class Patience:
     def _kept_off(self, machine: Machine) -> float:
         try:
             return machine.process.kept_off()
-        except OSError:  # it has just ended
+        except OSError:  # the process has just ended
             return 0.0
 
     @property
@@ -47,7 +47,7 @@ class Patience:
 
     @property
     def kept_off(self) -> float:
-        """Seconds for which the machine had other work than that broker which it kept waiting most."""
+        """Seconds for which a broker was kept off the processors; of the broker that waited longest."""
         running = [each for each in self._machines if each.process.running]
         return max((self._kept_off(each) - self._before.get(each.process.pid, 0.0) for each in running), default=0.0)
 
@@ -57,7 +57,7 @@ class Patience:
 
 
 class World:
-    """`machines`: by broker id. `zookeepers`: in their order. Everything ends with `close`."""
+    """`machines`: by broker id. `zookeepers`: in the order of their numbers. `close` ends everything."""
 
     def __init__(self, folder: Path, network: Network, zookeepers: int, shims: Shims, **settings: Any) -> None:
         self.folder, self.network = folder, network
@@ -72,7 +72,7 @@ class World:
             self.machines[id] = Machine(id, folder, host, {"zookeeper_connect": connect, **listen, **settings}, shims)
         self._connect()
         self.died: list[str] = []  # brokers that ended by themselves
-        self.wrong: list[str] = []  # what else must not be
+        self.wrong: list[str] = []  # other things that must not happen
         self.anew = Renewed()
 
     @property
@@ -104,10 +104,10 @@ class World:
             with contextlib.suppress(OSError):
                 zookeeper.kill()
 
-    # --- as it stands
+    # --- its present state
 
     def look(self) -> ClusterMetadata | None:
-        """What some broker tells of the cluster; None: none answers, a new client neither."""
+        """What a broker says of the cluster. None: no broker answers, not even to a new client."""
         for _ in range(2):
             with contextlib.suppress(KafkaException):
                 return self.admin.list_topics(timeout=LOOK_SECONDS)
@@ -118,7 +118,7 @@ class World:
         self.admin = AdminClient({"bootstrap.servers": self.kafka, "socket.timeout.ms": 5000, "log_level": 0})
 
     def leader(self, topic: str, partition: int) -> int:
-        """−1: nobody, or nobody knows."""
+        """The leader's broker id. −1: there is no leader, or no broker knows it."""
         found = self.look()
         if found is None or topic not in found.topics or partition not in found.topics[topic].partitions:
             return -1
@@ -129,7 +129,8 @@ class World:
         return -1 if found is None else int(found.controller_id)
 
     def lagging(self, topics: dict[str, int]) -> list[str]:
-        """The partitions that lack a leader, a replica in sync or a replica at all. `topics`: numbers of partitions."""
+        """The partitions that lack a leader, a replica in sync, or a replica. `topics`: how many partitions each
+        has."""
         found = self.look()
         if found is None:
             return ["no broker answers"]
@@ -144,7 +145,7 @@ class World:
         return lacking
 
     def ask(self, key: ApiKey, body: dict[str, Any], timeout: float = 5.0) -> dict[str, Any] | None:
-        """Asks the first broker that runs, by Kafka's protocol; None: it did not answer."""
+        """Sends a request to the first broker that runs, by Kafka's protocol. None: it did not answer."""
         for machine in self.machines.values():
             if machine.up and not machine.paused and not machine.cut:
                 address = str(machine.process.settings["listen_kafka"])
@@ -153,7 +154,7 @@ class World:
         return None
 
     def tend(self) -> None:
-        """Starts brokers again that ended although they were to run, as a supervisor does, and notes them."""
+        """Starts brokers again that ended by themselves, as a supervisor does, and notes that they died."""
         for machine in self.machines.values():
             if machine.up and not machine.paused and not machine.process.running:
                 self.died.append(f"broker {machine.id} ended by itself: {machine.process.last_words()[-600:]}")
@@ -172,7 +173,7 @@ class World:
     # --- the end of a round
 
     def heal(self) -> None:
-        """Ends all trouble: everything runs, and reaches everything."""
+        """Ends all trouble: afterwards all servers run, and reach each other."""
         for machine in self.machines.values():
             if machine.cut:
                 self.network.heal(machine.host.name)  # type: ignore[union-attr]
@@ -190,7 +191,7 @@ class World:
                 machine.begin()
 
     def until_in_sync(self, topics: dict[str, int], seconds: float) -> tuple[float, list[str]]:
-        """Waits until all replicas are in sync: (seconds that it took, what still lacks then)."""
+        """Waits until all replicas are in sync. Returns (seconds that it took, the partitions that still lag)."""
         began = time.monotonic()
         while lacking := self.lagging(topics):
             if time.monotonic() > began + seconds:

@@ -21,18 +21,18 @@ from krappy.types import Receipt
 from tests.chaos.histories import Fate, History, Sent
 
 FLUSH_SECONDS = 40.0
-TOLD = {"log_level": 7, "debug": "cgrp,fetch,metadata,protocol"}  # what a consumer that stands still must tell
+TOLD = {"log_level": 7, "debug": "cgrp,fetch,metadata,protocol"}  # logs that explain why a consumer stands still
 QUIET = {"log_level": 0, "socket.timeout.ms": 5000, "reconnect.backoff.max.ms": 1000}
 
 
 class Writer:
-    """Writes to all partitions in turn until `stop`. `name` and a number of its beginnings are the writer's name in the
-    history."""
+    """Writes to all partitions in turn until `stop`. In the history its name is `NAME.N`: it has begun for the Nth
+    time."""
 
     def __init__(self, name: str, history: History, topic: str, partitions: int, rate: float, *, once: bool) -> None:
         self.name, self._history, self._topic, self._partitions = name, history, topic, partitions
         self._pause, self._once = 1 / rate, once
-        self.begun = 0  # so often it began
+        self.begun = 0  # how often it began
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.troubles: list[str] = []  # why it began anew
@@ -45,18 +45,19 @@ class Writer:
         self._thread.start()
 
     def waiting(self, since: float) -> list[int]:
-        """The partitions in which nothing was acknowledged since then. A producer may get on in all others."""
+        """The partitions in which nothing was acknowledged since then. A producer may be stuck in some partitions
+        only."""
         return [partition for partition, at in self.last_acks.items() if at <= since]
 
     def state(self) -> str:
-        """What it knows of why it does not get on."""
+        """What it knows about why nothing is acknowledged."""
         return ""
 
     def stop(self) -> None:
         self._stopped.set()
 
     def join(self) -> None:
-        """Raises AssertionError if it does not end."""
+        """Waits until the writer has ended. Raises AssertionError if it does not end."""
         self._thread.join(4 * FLUSH_SECONDS)
         assert not self._thread.is_alive(), f"{self.name} does not end"
 
@@ -74,12 +75,12 @@ class Writer:
                 BufferError,
                 OSError,
                 SystemError,
-            ) as error:  # SystemError: confluent_kafka's
+            ) as error:  # SystemError: a bug of confluent_kafka
                 self.troubles.append(f"{writer}: {error}")
                 self._stopped.wait(0.5)
 
     def _write(self, writer: str) -> None:
-        """Until it is stopped. Raises what makes it begin anew under another name."""
+        """Writes until it is stopped. Any error that it raises makes the writer begin anew under another name."""
         raise NotImplementedError
 
     def _acked(self, event: Sent, offset: int) -> None:
@@ -91,7 +92,7 @@ class Writer:
 
 class RdkafkaWriter(Writer):
     def __init__(self, name: str, bootstrap: str, *more: Any, idempotent: bool, log: Path) -> None:
-        """`log`: the file for what librdkafka tells of its idempotence."""
+        """`log`: a file for librdkafka's log of its idempotence."""
         super().__init__(name, *more, once=idempotent)
         self._logger = logging.Logger(name)
         handler = logging.FileHandler(log)
@@ -101,7 +102,7 @@ class RdkafkaWriter(Writer):
         self._settings |= {"linger.ms": 5, "delivery.timeout.ms": 300_000, "request.timeout.ms": 10_000}
         self._settings |= {"log_level": 7, "debug": "eos", "statistics.interval.ms": 5000}
         self._broken: list[Producer] = []
-        self._statistics = ""  # librdkafka's last
+        self._statistics = ""  # librdkafka's latest, as JSON
 
     def state(self) -> str:
         told = json.loads(self._statistics or "{}")
@@ -125,7 +126,7 @@ class RdkafkaWriter(Writer):
         number = 0
         try:
             while not self._stopped.is_set() and not fatal:
-                with contextlib.suppress(BufferError):  # its queue is full: nobody leads
+                with contextlib.suppress(BufferError):  # its queue is full, because a partition has no leader
                     event = self._history.send(writer, number, number % self._partitions)
                     number += 1
                     done = lambda error, message, event=event: self._told(error, message, event)  # noqa: E731
@@ -133,7 +134,7 @@ class RdkafkaWriter(Writer):
                 producer.poll(0)
                 time.sleep(self._pause)
         except SystemError:
-            self._broken.append(producer)  # confluent_kafka's own: such a producer may neither flush nor end
+            self._broken.append(producer)  # after this error of confluent_kafka it may neither be flushed nor freed
             raise
         producer.flush(FLUSH_SECONDS)
         if fatal:
@@ -141,7 +142,7 @@ class RdkafkaWriter(Writer):
 
     def _told(self, error: KafkaError | None, message: Any, event: Sent) -> None:
         if error is None:
-            self._acked(event, max(-1, message.offset()))  # it has none for a duplicate
+            self._acked(event, max(-1, message.offset()))  # the answer to a duplicate has no offset
 
 
 class NativeWriter(Writer):
@@ -169,7 +170,7 @@ class NativeWriter(Writer):
     def _write(self, writer: str) -> None:
         with (
             blocking.connect(self._addresses, timeout=20) as client,
-            client.producer(self._topic, timeout=60) as producer,  # at its end it raises what nobody looked at
+            client.producer(self._topic, timeout=60) as producer,  # on exit it raises errors that nobody has handled
         ):
             self._producer = producer
             number = 0
@@ -193,7 +194,7 @@ class NativeWriter(Writer):
 
 
 class TransactionalWriter(Writer):
-    """Transactions of some events each, in one partition, of which it aborts every third. After trouble it goes to
+    """It writes transactions of some events, in one partition, and aborts every third one. After trouble it goes on in
     another partition."""
 
     def __init__(self, name: str, bootstrap: str, *more: Any, random: Random) -> None:

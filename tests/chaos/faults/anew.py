@@ -41,14 +41,14 @@ class MadeAnew(Fault):
         anew = world.anew
         error = _done(world.admin.delete_topics([NAME], request_timeout=SECONDS)[NAME]) if anew.number else None
         if error is not None and error.code() not in _gone:
-            anew.certain = False  # it may be deleted at any time to come
+            anew.certain = False  # the topic may still be deleted at any later time
             return f"the deletion was not answered: {error}"
         anew.acked = []
         made = world.admin.create_topics([NewTopic(NAME, PARTITIONS, 3)], request_timeout=SECONDS)[NAME]
         if (error := _done(made)) is not None:
             if error.code() == KafkaError.TOPIC_ALREADY_EXISTS and anew.certain and not anew.doubtful:
                 anew.wrong.append(f"{NAME} was deleted, and making it anew was refused: it exists")
-            anew.doubtful = True  # whether it is there
+            anew.doubtful = True  # nobody knows whether the topic is there
             return f"making it was not answered: {error}"
         anew.doubtful = False
         anew.number += 1

@@ -1,4 +1,4 @@
-"""What a fault is, and the plan of a round: which faults, when, for how long. The plan follows from the seed alone."""
+"""What a fault is, and the plan of a round: which faults, when, for how long. The plan depends on the seed alone."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ from tests.chaos.world import World
 from tests.cluster.transfers import ACCOUNTS, ORDERS
 from tests.cluster.transfers import PARTITIONS as MOVED
 
-# What is judged, with the numbers of partitions.
+# The topics that are judged, and how many partitions each has.
 TOPICS = {"events": 6, "registers": 3, ORDERS: MOVED, ACCOUNTS: MOVED, PUBLISHED: 3, COPIED: 2}
 PAUSE_MEAN, PAUSE_MOST = 5.0, 15.0  # seconds between the beginnings of two faults
-# The share of the kinds that a round has. With few kinds it gets deeper into each (swarm testing, Groce et al. 2012).
+# A round has this share of all kinds of faults. A round with few kinds tests each of them more deeply (swarm testing,
+# Groce et al. 2012).
 CHOSEN = 0.6
 
 
 @dataclass
 class Fault:
-    """One fault of a plan. `random`: its own. `note`: what it has to remember until its end."""
+    """One fault of a plan. `random`: its own source of chance. `machines`: the machines that it has taken."""
 
     kind: ClassVar[str]
-    shows: ClassVar[str]  # what it stands for
-    lengths: ClassVar[tuple[float, ...]]  # seconds, from which one is drawn
-    needs: ClassVar[str] = ""  # cuts, power, clock: what not every run has
+    shows: ClassVar[str]  # a description of the fault
+    lengths: ClassVar[tuple[float, ...]]  # seconds; the plan draws one of them
+    needs: ClassVar[str] = ""  # what not every run has: cuts, power or clock
     weight: ClassVar[int] = 2
 
     random: Random
     machines: list[Machine] = field(default_factory=list)
 
     def begin(self, world: World) -> str:
-        """Does it; returns what it did. Empty: it is not possible now, and nothing was done."""
+        """Causes the fault; returns what it did. An empty text: the fault is not possible now, and nothing was done."""
         raise NotImplementedError
 
     def end(self, world: World) -> str:
-        """Undoes it; returns what is worth telling."""
+        """Undoes the fault; returns a text for the report."""
         raise NotImplementedError
 
     def start_again(self) -> str:
@@ -52,7 +53,8 @@ class Fault:
     # --- victims
 
     def take(self, world: World, machines: Collection[Machine], what: str = "busy") -> list[Machine]:
-        """Marks the machines as this fault's own, unless one has another fault; then it returns none."""
+        """Marks the machines as taken by this fault, and returns them. If one of them already has a fault, it marks and
+        returns none."""
         if any(getattr(each, what) for each in machines):
             return []
         for each in machines:
@@ -61,7 +63,7 @@ class Fault:
         return self.machines
 
     def victim(self, world: World) -> Machine:
-        """A leader, the controller, or any of them."""
+        """The machine of a leader, of the controller, or any machine."""
         role = self.random.choice(["leader", "controller", "any"])
         some = self.random.choice(sorted(world.machines))
         topic = self.random.choice(sorted(TOPICS))

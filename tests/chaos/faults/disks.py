@@ -17,7 +17,7 @@ def is_well(world: World) -> bool:
 
 @fault("disk", "the disk of one broker is replaced by an empty one, while all replicas are in sync", (1, 6))
 class ReplacedDisk(Fault):
-    """Only while nothing else is wrong: what is acknowledged may then be on no more than two other disks."""
+    """It happens only while nothing else is wrong: afterwards an acknowledged event may be on only two other disks."""
 
     def begin(self, world: World) -> str:
         machines = list(world.machines.values())
@@ -34,7 +34,7 @@ class ReplacedDisk(Fault):
     def end(self, world: World) -> str:
         machine = world.machines[self.victim_id]
         machine.begin()
-        until = time.monotonic() + 40  # others count on the lost disk until its broker has taken itself out
+        until = time.monotonic() + 40  # others count on the lost disk until its broker has left the ISRs
         while len(machine.process.events("registered")) <= self.registrations and time.monotonic() < until:
             time.sleep(0.1)
         seconds, lacking = world.until_in_sync(TOPICS, 40)
@@ -60,6 +60,6 @@ class PowerLossOfAll(PowerLoss):
     def begin(self, world: World) -> str:
         machines = self.take(world, list(world.machines.values()))
         for machine in machines:
-            machine.kill()  # all of them before the first disk is computed
+            machine.kill()  # all machines must be dead before the first disk is computed
         told = [machine.lose_power(self.random) for machine in machines]
         return f"loss of power: {'; '.join(told)}" if told else ""

@@ -9,13 +9,13 @@ from tests.chaos.faults.disks import is_well
 from tests.chaos.machines import Machine, Shims
 from tests.chaos.world import World
 
-NONE = -1  # no ZooKeeper is down, but none may go down
+NONE = -1  # in `zookeeper_down`: no ZooKeeper is down, but none may go down now
 
 
 @fault("same-id", "a second broker has the id of one that runs: it must not take its place", (4, 10), weight=1)
 class SameId(Fault):
-    """Only while nothing else is wrong, nor becomes so: while the first one is away, the second is right to take its
-    place, with a new disk."""
+    """It happens only while nothing else is wrong, and no other fault may begin meanwhile. If the first broker were
+    away, the second one would be right to take its place, with a new disk."""
 
     def begin(self, world: World) -> str:
         if not is_well(world):

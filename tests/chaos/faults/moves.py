@@ -1,4 +1,4 @@
-"""What administrators do meanwhile: preferred leaders, reassignments, a topic deleted and made anew."""
+"""What administrators do meanwhile: they elect preferred leaders, and reassign replicas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.chaos.world import BROKERS, World
 
 
 def reassign(world: World, wanted: dict[str, dict[int, list[int]]]) -> bool:
-    """Asks for replicas, by topic and partition. Returns whether all were taken."""
+    """Asks for these replicas, by topic and partition. Returns whether all reassignments were accepted."""
     topics = [
         {"name": topic, "partitions": [{"partition_index": index, "replicas": to} for index, to in of.items()]}
         for topic, of in wanted.items()
@@ -20,7 +20,8 @@ def reassign(world: World, wanted: dict[str, dict[int, list[int]]]) -> bool:
 
 
 def reassign_home(world: World) -> bool:
-    """Asks for all replicas on all brokers, where one is missing. Returns whether none is, and nothing moves."""
+    """Asks for replicas on all brokers for each partition that lacks one. Returns True if no replica is missing and no
+    reassignment is under way."""
     told = world.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, {"topics": None, "timeout_ms": 4000})
     found = world.look()
     if told is None or told["error_code"] or told["topics"] or found is None:
@@ -51,7 +52,8 @@ class PreferredLeaders(Fault):
 
 @fault("reassign", "partitions get their replicas in another order, or lose one, which comes back later", (3, 10))
 class Reassign(Fault):
-    """A removed replica is deleted, so it must come back before another disk is replaced: it marks all machines."""
+    """It marks all machines as taken, because a replica that is removed is deleted: it must come back before a disk is
+    replaced."""
 
     def begin(self, world: World) -> str:
         topic = self.random.choice(sorted(TOPICS))

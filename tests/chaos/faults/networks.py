@@ -13,10 +13,10 @@ LENGTHS = (2, 5, 9, 20)
 
 
 class OfLine(Fault):
-    """Of one broker's line."""
+    """A fault of one broker's network line."""
 
     def harm(self, world: World, network: Namespaces, machine: Machine) -> str:
-        """Says what was done."""
+        """Harms the line; returns what it did."""
         raise NotImplementedError
 
     def begin(self, world: World) -> str:
@@ -34,7 +34,7 @@ class OfLine(Fault):
 
 
 class Cut(OfLine):
-    """`among`: which peers."""
+    """`among`: from which peers the broker is cut off. `both`: packets are dropped in both directions."""
 
     among: ClassVar[str]
     both: ClassVar[bool] = True

@@ -11,7 +11,7 @@ class OfZooKeepers(Fault):
         return False
 
     def _take(self, world: World) -> list[int]:
-        """The indexes of those that get this fault; none while another has one."""
+        """The indexes of the ZooKeepers that get this fault; empty while any ZooKeeper has a fault."""
         self.indexes: list[int] = []
         if not world.zookeeper_down:
             every = range(len(world.zookeepers))

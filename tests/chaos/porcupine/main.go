@@ -1,8 +1,8 @@
 // Tells whether histories of registers are linearizable, by porcupine.
 //
 // Standard input: a JSON list of operations, as tests/chaos/histories.py has them. Standard output: {"verdicts": {KEY:
-// "ok" | "illegal" | "unknown"}}. "unknown": not decided within the seconds of the first argument. The second argument:
-// a folder, into which a picture of each history that is not linearizable goes.
+// "ok" | "illegal" | "unknown"}}. "unknown": not decided within as many seconds as the first argument says. The second
+// argument is a folder; a picture of each history that is not linearizable goes there.
 package main
 
 import (
@@ -29,7 +29,7 @@ type operation struct {
 	Outcome  string `json:"outcome"`
 }
 
-// A register begins absent (""). An operation without an answer may be done at any time after its call, or never.
+// A register is absent ("") at first. An operation without an answer may be done at any time after its call, or never.
 var register = porcupine.NondeterministicModel{
 	Init: func() []interface{} { return []interface{}{""} },
 	Step: func(state, input, output interface{}) []interface{} {
