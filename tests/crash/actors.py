@@ -71,7 +71,7 @@ class Book:
 
 
 class Actor:
-    """One client. `work` goes on until the connection ends; `settle` takes an answer."""
+    """One client. `work` goes on until the connection ends. `settle` takes answers for which `work` did not wait."""
 
     def __init__(self, book: Book, random: Random) -> None:
         self.book = book
@@ -398,8 +398,8 @@ class Topics(Actor):
         peer.ask(m.Unregister(handle), m.Unregistered)
 
     def check(self, peer: Peer) -> None:
-        """Checks after a restart: each name is as it was, and has only the events that were sent to its present
-        topic."""
+        """Checks after a restart that each name exists, or not, as before, and has only events that were sent to its
+        present topic."""
         actual = peer.topics()
         for name in self.names:
             exists = name in actual

@@ -3,11 +3,11 @@
 Every event carries a mark, which says who sent it: `lane` (a producer registration's events to one partition, in the
 order sent) and its number in that lane. The rules for a partition whose log was read as a whole:
 
-- an acknowledged event is at its offset, and nothing else is
-- an event that a reader got before the crash is there, too
-- no event is there that was not sent, and none twice
+- an acknowledged event is at its offset, and no other event is there
+- an event that a reader got before the crash is still in the log
+- each event of the log was sent, and is there only once
 - of each lane, the log has a prefix of the events that were sent and not refused
-- no refused event is there
+- no refused event is in the log
 - offsets ascend, without a gap unless the cleaner runs, and the log's end never goes back
 
 Retention may have deleted events before the log's start. If the cleaner runs, an event may be gone if a later one of
@@ -96,8 +96,8 @@ def mark_of(stored: Stored) -> tuple[int, int]:
 
 @dataclass
 class PartitionLedger:
-    """The ledger of one partition. `compact`: the cleaner runs; `forgets`: it may remove tombstones, too; `expires`:
-    retention runs; `torn`: power was lost, so offsets of lost events may stay empty."""
+    """The ledger of one partition. `compact`: the cleaner runs. `forgets`: the cleaner may remove tombstones, too.
+    `expires`: retention runs. `torn`: power was lost, so offsets of lost events may stay empty."""
 
     name: str
     compact: bool = False
@@ -122,7 +122,7 @@ class PartitionLedger:
             self.end = max(self.end, stored.offset + 1)
 
     def as_of(self, moment: int) -> PartitionLedger:
-        """A copy with what was known at that moment. Events that were acknowledged or read later may be there or
+        """A copy with what was known at that moment. Events that were acknowledged or read later may be in the log, or
         not."""
         seen = {offset: mark for offset, mark in self.seen.items() if self.seen_at[offset] <= moment}
         lanes = {}
@@ -198,8 +198,8 @@ class PartitionLedger:
             assert excused, f"{self.name}: {mark}, acknowledged at {offset}, is not there; of its key there is {after}"
 
     def _deletions(self) -> dict[bytes | None, int]:
-        """By key, the offset up to which its events may be gone without a trace: that of its last tombstone, or no
-        bound if a tombstone was not answered."""
+        """By key, the offset up to which its events may be gone without a trace. This is the offset of its last
+        tombstone; there is no bound if a tombstone was not answered."""
         found: dict[bytes | None, int] = {}
         for lane in self.lanes.values():
             for event in lane.events:

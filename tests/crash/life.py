@@ -67,9 +67,10 @@ class Life:
         return Random(self.random.getrandbits(64))
 
     def run(self, cycles: int) -> None:
-        """Kills the broker `cycles` times, and checks a last restart. Raises AssertionError, which names the seed.
+        """Kills the broker `cycles` times, and checks it after the last restart. Raises AssertionError, which names the
+        seed.
 
-        Before the last kill it waits until ENOUGH was acknowledged, however slow the machine is.
+        Before the last kill it waits until ENOUGH was acknowledged, even if the machine is slow.
         """
         try:
             with self.broker:
@@ -153,7 +154,7 @@ def check_partition(
         except AssertionError:
             if not ledger.forgets or attempt == 19:
                 raise
-            # A slow reader may get a value while the cleaner removes first its tombstone and then the value.
+            # A slow reader may get a value and miss its tombstone: the cleaner removes the tombstone before the value.
             log, _, _ = read_still(peer, topic, partition)
         else:
             return
@@ -188,7 +189,8 @@ def check_table(
             f"{name}: the table has {key!r} as {entry}, the log as {stored}"
         )
     for key, entry in table.items():
-        forgotten = ledger.forgets and entry[2] is None  # killed after the log's cleaning, before the view's
+        # The kill may have come after the log was cleaned, and before the view was.
+        forgotten = ledger.forgets and entry[2] is None
         assert key in latest or entry[0] < start or forgotten, f"{name}: the log has no {key!r}; the table has {entry}"
     for key in [*random.sample(sorted(table), min(5, len(table))), b"never written"]:
         entry, scanned = peer.get(topic, key, partition), table.get(key)

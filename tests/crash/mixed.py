@@ -1,8 +1,8 @@
 """A mixed load of long-lived programs on one broker, which shows whether its memory settles (a part of `make soak`).
 
-Native producers and readers, a table's readers and watchers, groups of both kinds whose members come and go, a live
-tail of the console, transactions by librdkafka, compaction, retention and short segments, all at once and at a pace
-that leaves the machine room. After a warm-up the broker's memory must stay level.
+All at once there are native producers and readers, readers and watchers of a table, groups of both kinds whose members
+come and go, a live tail of the console, transactions by librdkafka, compaction, retention and short segments. Their
+pace does not use up the machine. After a warm-up the broker's memory must stay level.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from krappy import blocking
 from tests.process import BrokerProcess, Launch
 
-WARM_UP_S = 600.0  # the time in which memory may grow, unless the whole is shorter than twice that
-GROWTH_MIB = 16.0  # by so much it may grow after that, from the first third to the last
-FDS = 16  # the same of descriptors: members of groups and watchers come and go
-PACE_S = 0.05  # between two things that an actor does
+WARM_UP_S = 600.0  # the time in which memory may grow, unless the whole run is shorter than twice this time
+GROWTH_MIB = 16.0  # after the warm-up memory may grow by so much, from the first third of the time to the last third
+FDS = 16  # so many more descriptors may be open at the end: members of groups and watchers come and go
+PACE_S = 0.05  # the pause between two actions of an actor
 SMALL: dict[str, Any] = {"segment.bytes": 1 << 20, "retention.bytes": 8 << 20}
 CLEANED: dict[str, Any] = {"cleanup.policy": "compact", "segment.bytes": 1 << 20, "min.cleanable.dirty.ratio": 0.3}
 KEYS = 20_000
 
 
 class Mixed:
-    """Actors in threads of this process, until `over`."""
+    """Actors that run in threads of this process until `over` is set."""
 
     def __init__(self, broker: BrokerProcess, seed: int) -> None:
         self.broker = broker
@@ -42,7 +42,7 @@ class Mixed:
         self._seed = seed
 
     def run(self, seconds: float, sample: Callable[[], None]) -> None:
-        """Runs all actors for so long, and calls `sample` each second."""
+        """Runs all actors for this time, and calls `sample` each second."""
         with blocking.connect(self.broker.address) as client:
             for topic in ("plain", "moved"):
                 client.create_topic(topic, partitions=3, config=SMALL)
@@ -63,7 +63,7 @@ class Mixed:
             sample()
             self.over.wait(1.0)
         self.over.set()
-        for thread in threads:  # a watcher waits for an event that never comes
+        for thread in threads:  # the watcher does not end: it waits for an event that never comes
             thread.join(2)
 
     def _act(self, actor: Callable[[Random], None], random: Random) -> None:
@@ -76,7 +76,7 @@ class Mixed:
                 return
 
     def _turns(self, actor: str, pace: float = PACE_S) -> bool:
-        """Counts a turn of this actor, and waits; whether it is to take another."""
+        """Counts a turn of this actor, and waits. Returns whether the actor is to take another turn."""
         self.done[actor] = self.done.get(actor, 0) + 1
         return not self.over.wait(pace)
 
@@ -131,7 +131,7 @@ class Mixed:
                     return
 
     def come_and_go(self, random: Random) -> None:
-        """Connections that do little."""
+        """Short connections that do little."""
         while self._turns("come_and_go", 0.2):
             with blocking.connect(self.broker.address) as client:
                 client.topics()
@@ -193,8 +193,8 @@ class Mixed:
 
 
 def mixed(folder: Path, launch: Launch, seconds: float, random: Random, log: Path | None = None) -> dict[str, object]:
-    """Runs the load for so long; tells how the broker's memory and descriptors went. `log`: gets a line of JSON each
-    second."""
+    """Runs the load for this time; returns how the broker's memory and descriptors changed. `log`: a file that gets a
+    line of JSON each second."""
     samples: list[tuple[float, float, int]] = []
     settings: dict[str, Any] = {"listen_http": "127.0.0.1:0", "retention_check_ms": 2000, "durability": "os"}
     settings |= {"view_memtable_bytes": 8 << 20, "view_cache_bytes": 8 << 20}

@@ -27,14 +27,14 @@ from tests.peer import Peer
 from tests.process import BrokerProcess, Launcher
 
 WARM_UP = 0.25  # the first part of the time, in which caches and allocators settle, does not count
-GROWTH_MIB = 8.0  # by so much memory may grow after the warm-up, from the first third to the last
+GROWTH_MIB = 8.0  # after the warm-up memory may grow by so much, from the first third of the time to the last third
 GROWTH_FDS = 8
 TOPICS = 5
 CYCLES = 20
 
 
 def visit(address: str, random: Random) -> None:
-    """One connection: some registrations, publishes, reads and lookups; at its end it is just closed."""
+    """Opens a connection for some registrations, publishes, reads and lookups, and then just closes it."""
     topic = f"t{random.randrange(TOPICS)}"
     with Peer(address) as peer:
         producer = peer.ask(m.ProducerRegistration(topic), m.ProducerRegistered)

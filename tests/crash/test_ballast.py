@@ -1,5 +1,5 @@
-"""Other programs fill the disk to its last byte: the broker gives up its ballast, and everything but publishing goes
-on. It also starts on such a disk, and takes events again once there is room."""
+"""Other programs fill the disk to its last byte. The broker then gives up its ballast, and all its work but publishing
+goes on. It also starts on such a disk, and takes events again once there is room."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Small(Tmpfs):
         return (self.folder / "data" / "ballast").stat().st_size
 
     def fill(self) -> None:
-        """Fills it to the last byte, also the room that the broker frees meanwhile."""
+        """Fills the file system to the last byte. That includes room that the broker frees meanwhile."""
         with (self.folder / "others").open("ab", buffering=0) as file:
             try:
                 while True:
@@ -80,7 +80,7 @@ def metric(broker: BrokerProcess, name: str) -> float:
 
 
 def done(attempt: Callable[[], object]) -> bool:
-    """Whether it was done. If not, fails unless the error may be tried again."""
+    """Whether the attempt succeeded. Raises AssertionError if it failed with an error that may not be tried again."""
     try:
         attempt()
     except KrappyError as error:
@@ -161,7 +161,7 @@ def test_killed_on_a_disk_that_is_full_to_the_last_byte_it_starts(disk: Small, l
 
 
 def test_producers_alone_do_not_take_the_last_byte(disk: Small, launch: Launcher) -> None:
-    """Nor do they take the ballast: it is for disks that other programs fill."""
+    """They don't take the ballast either: it is for disks that other programs fill."""
     with (
         broker_process(disk.folder / "data", launch=launch, log=disk.log, **SETTINGS) as broker,
         Peer(broker.address) as peer,
@@ -190,6 +190,6 @@ def test_without_it_there_is_none(disk: Small, launch: Launcher) -> None:
     settings = {**SETTINGS, "ballast_bytes": 0}
     path = disk.folder / "data" / "ballast"
     path.parent.mkdir()
-    path.write_bytes(bytes(1000))  # of a start with another setting
+    path.write_bytes(bytes(1000))  # as left by a start with another setting
     with broker_process(disk.folder / "data", launch=launch, log=disk.log, **settings):
         assert not path.exists()

@@ -35,7 +35,7 @@ def publish(peer: Peer, handle: int, *pairs: tuple[bytes | None, bytes | None]) 
 
 
 def written(broker: BrokerProcess, batches: int = 6, config: dict[str, object] | None = None) -> list[Stored]:
-    """Publishes batches of three events, one of them a tombstone, to a topic; returns its whole log."""
+    """Publishes batches to a topic. A batch has three events, and one of them is a tombstone. Returns the whole log."""
     with Peer(broker.address) as peer:
         peer.ask(m.CreateTopic(TOPIC, 1, config), m.TopicCreated)
         handle = peer.producer(TOPIC).handle
@@ -67,7 +67,8 @@ def log_file(broker: BrokerProcess, last: bool = True) -> Path:
 
 
 def check_all(broker: BrokerProcess, before: list[Stored], whole: int) -> None:
-    """Checks that the log has its first `whole` events, the view is its fold, and new events come after them."""
+    """Checks that the log has the first `whole` of the events `before`, that the view is its fold, and that new events
+    come after them."""
     with Peer(broker.address) as peer:
         log, start, end = peer.read_log(TOPIC)
         assert log == before[:whole]
@@ -81,7 +82,7 @@ def check_all(broker: BrokerProcess, before: list[Stored], whole: int) -> None:
 
 
 def test_a_tail_cut_anywhere_after_a_kill(launch: Launcher, tmp_path: Path) -> None:
-    """Unacknowledged bytes are cut anywhere: whole batches stay, and the view is not ahead of them."""
+    """Unacknowledged bytes are cut off anywhere: whole batches stay, and the view is not ahead of them."""
     with broker_process(tmp_path / "data", launch=launch, durability="os") as broker:
         before = written(broker)
         broker.kill()
@@ -126,8 +127,8 @@ def test_a_tail_cut_after_a_clean_stop_leaves_a_gap_and_no_ghosts(launch: Launch
 
 @pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "killed"])
 def test_a_bit_flipped_in_a_batch(launch: Launcher, tmp_path: Path, stopped: bool) -> None:
-    """After the recovery point the batch is dropped, and that is reported; before it, reads fail and say where it
-    is."""
+    """A damaged batch after the recovery point is dropped, and that is reported. Where it is before the recovery point,
+    reads fail and say where it is."""
     with broker_process(tmp_path / "data", launch=launch, durability="os") as broker:
         before = written(broker)
         if stopped:
@@ -161,7 +162,8 @@ def test_a_bit_flipped_in_a_batch(launch: Launcher, tmp_path: Path, stopped: boo
 
 
 def check_without(broker: BrokerProcess, before: list[Stored], gone: range) -> None:
-    """Checks that only these events are lost: it is reported, the bytes are kept, the offsets are not used again."""
+    """Checks that only these events are lost, that the loss is reported, that the bytes are kept aside, and that the
+    offsets are not used again."""
     (said,) = broker.events("events_lost")
     assert said["level"] == "error"
     assert f"offsets {gone[0]} to {gone[-1]} " in str(said["lost"])
@@ -175,7 +177,7 @@ def check_without(broker: BrokerProcess, before: list[Stored], gone: range) -> N
 
 
 def test_a_damaged_batch_and_no_view_to_hide_it(launch: Launcher, tmp_path: Path) -> None:
-    """The view can't be made beyond the damage: lookups say so, and other topics are served."""
+    """The view can't be made beyond the damage. Lookups say so, and other topics are served."""
     with broker_process(tmp_path / "data", launch=launch) as broker:
         written(broker)
         with Peer(broker.address) as peer:
@@ -240,7 +242,7 @@ def test_derived_files_full_of_nonsense(launch: Launcher, tmp_path: Path, conten
 
 
 def test_a_partition_whose_segment_is_missing_is_out_and_the_rest_serves(launch: Launcher, tmp_path: Path) -> None:
-    """Events in the middle are gone: nobody should find that out by accident, so every answer gives the reason."""
+    """Events in the middle are gone. Nobody should find that out by accident, so every answer gives the reason."""
     with broker_process(tmp_path / "data", launch=launch, listen_http="127.0.0.1:0") as broker:
         before = written(broker, 12, SEGMENTS)
         with Peer(broker.address) as peer:
@@ -304,7 +306,7 @@ def test_a_topic_with_a_partition_that_is_out_can_be_deleted(launch: Launcher, t
 
 @pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "killed"])
 def test_a_log_without_its_files_is_not_begun_anew(launch: Launcher, tmp_path: Path, stopped: bool) -> None:
-    """Used offsets must not be used again, whether the checkpoint knows of them or the view."""
+    """Used offsets must not be used again, whether the checkpoint or the view knows of them."""
     for what in ("*.log", "*"):
         with broker_process(tmp_path / f"data{len(what)}", launch=launch) as broker:
             written(broker)
@@ -322,7 +324,7 @@ def test_a_log_without_its_files_is_not_begun_anew(launch: Launcher, tmp_path: P
 
 
 def test_a_broker_finds_damage_before_anybody_reads(launch: Launcher, tmp_path: Path) -> None:
-    """It says where, and what can be read of the log is read."""
+    """The broker reports where the damage is, and still reads the rest of the log."""
     with broker_process(tmp_path / "data", launch=launch, scrub_interval_ms=100) as broker:
         before = written(broker)
         data = log_file(broker).read_bytes()

@@ -1,8 +1,7 @@
 """A flipped bit changes the base offset of a batch in a compacted segment: no reader gets an event with a wrong offset.
 
-Kafka's checksum does not cover a batch's base offset; and between the holes that the cleaner leaves, another base
-offset may be as plausible.
-"""
+Kafka's checksum does not cover a batch's base offset. And because the cleaner leaves holes between batches, another
+base offset may look just as right."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from tests.peer import Peer, Stored, unfold
 from tests.process import BrokerProcess, Launcher, broker_process, krappy, wait_until
 
 TOPIC = "t"
-HOLE = 8  # events before each that stays; the cleaner removes them
+HOLE = 8  # so many events stand before each event that stays; the cleaner removes them
 KEYS = 700
 CLEANED = {"cleanup.policy": "compact", "segment.bytes": 400_000, "min.cleanable.dirty.ratio": 0.01}
 BUSY: dict[str, Any] = {"retention_check_ms": 100, "cleaner_backoff_ms": 100}
@@ -35,8 +34,8 @@ class Made(NamedTuple):
     file: Path
     events: list[Stored]
     sent: bytes  # the bytes that a Kafka consumer gets
-    position: int  # in the file, of the batch that is changed
-    offset: int  # its right base offset
+    position: int  # where in the file the changed batch begins
+    offset: int  # the right base offset of that batch
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +68,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Launche
 
 @pytest.fixture
 def made(original: tuple[Launcher, Path, list[Stored], bytes], tmp_path: Path) -> Iterator[Made]:
-    """Changes the base offset of one batch, far from the beginning, to another one in the hole around it."""
+    """Changes the base offset of one batch, far from the beginning, to another offset of the hole around it."""
     launch, source, events, sent = original
     data = Path(shutil.copytree(source, tmp_path / "data"))
     file = min((data / "topics" / f"{TOPIC}-0").glob("*.log"))

@@ -44,10 +44,10 @@ SHORTENED_TO = 17
 QUIET = {"cleaner_backoff_ms": 10**7, "retention_check_ms": 10**7}
 ROUNDS = int(os.environ.get("KRAPPY_DAMAGE_ROUNDS", 30 if LONG else 1))
 HOW = ("flipped", "flipped in a head", "cut", "removed")
-# One of each two has each way, and both ends.
+# Every second case, which a short run takes, has each kind of damage once, and brokers that were stopped and killed.
 CASES = [(how, (number + second) % 2 == 0) for number, how in enumerate(HOW) for second in range(2)]
 TOLD = {"log_recovered", "events_lost", "partition_offline", "views_damaged", "view_failed", "folder_unclaimed"}
-LEFT_OUT = ("staging", "lock", "ballast")  # other tests' subject, or files without content
+LEFT_OUT = ("staging", "lock", "ballast")  # other tests damage them, or they have no content
 HEAD = 16  # bytes of a batch that its checksum does not cover: base offset, length, leader epoch
 
 Place = tuple[str, int]
@@ -95,7 +95,7 @@ def launch() -> Launcher:
 
 @pytest.fixture(scope="module")
 def folders(launch: Launcher, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Folder]:
-    """The two folders, by whether the broker was stopped (True) or killed."""
+    """The two folders: at True the one whose broker was stopped, at False the one whose broker was killed."""
     made = {}
     for stopped in (True, False):
         data = tmp_path_factory.mktemp("made") / "data"
@@ -187,8 +187,8 @@ def read_what_can_be(peer: Peer, place: Place) -> tuple[dict[int, Stored], int |
 
 
 def table_of(peer: Peer, place: Place, patient: bool) -> dict[bytes, int] | None:
-    """The offset of each key's entry; None if the broker refuses lookups. `patient`: only if it still does so after a
-    while."""
+    """The offset of each key's entry; None if the broker refuses lookups. `patient`: it tries for a while before it
+    returns None."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:

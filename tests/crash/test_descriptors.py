@@ -1,4 +1,4 @@
-"""Too few file descriptors: an operation waits until there is one, and connections leave some to the storage."""
+"""Too few file descriptors: an operation waits until there is one, and connections leave some for the storage."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 @pytest.mark.parametrize("spare", range(6))
 def test_a_log_goes_on_when_there_are_descriptors_again(broker: BrokerProcess, spare: int) -> None:
-    """A new segment is made, and its folder can't be opened for the sync: nothing is lost."""
+    """The log needs a new segment, and can't make it or can't open its folder for the sync. Nothing is lost. `spare`:
+    so many descriptors may still be opened."""
     with Peer(broker.address) as peer:
         peer.ask(m.CreateTopic("t", config=SMALL), m.TopicCreated)
         handle = peer.ask(m.ProducerRegistration("t"), m.ProducerRegistered).handle
@@ -38,13 +39,13 @@ def test_a_log_goes_on_when_there_are_descriptors_again(broker: BrokerProcess, s
             peer.ask(m.Batch(handle, 0, DATA), m.BatchStored)
         before = broker.allow_fds(sum(broker.fds().values()) + spare)
         ids = [peer.send(m.Batch(handle, 0, DATA))[0] for _ in range(20)]
-        peer.ask(m.Ping(), m.Pong)  # so all requests before it were taken
+        peer.ask(m.Ping(), m.Pong)  # the broker has taken all requests before this one
         broker.allow_fds(before)
         stored, refused = [], []
         for id in ids:
             try:
                 stored.append(peer.answer(id, m.BatchStored).offset)
-            except KrappyError as error:  # it could not be written, so send it again
+            except KrappyError as error:  # the batch could not be written
                 refused.append(str(error))
         assert all("Too many open files" in text for text in refused)
         for _ in range(10):
@@ -58,7 +59,7 @@ def test_connections_leave_some_to_the_storage(broker: BrokerProcess) -> None:
         peer.ask(m.CreateTopic("t", config=SMALL), m.TopicCreated)
         handle = peer.ask(m.ProducerRegistration("t"), m.ProducerRegistered).handle
         broker.allow_fds(800)
-        for _ in range(850):  # each sends a request: idle ones would be closed for new ones
+        for _ in range(850):  # each sends a request, because idle connections would be closed to make room for new ones
             sock = crowd.enter_context(socket.create_connection(broker.address.rsplit(":", 1)))  # type: ignore[arg-type]
             with suppress(OSError):
                 sock.sendall(m.Ping().frame(1))

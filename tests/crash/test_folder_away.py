@@ -1,5 +1,5 @@
-"""The data folder is moved away under a running broker, as by unmounting: one alarm, and nothing is taken that would be
-lost with it. Once it is back all goes on."""
+"""The data folder of a running broker is moved away, as unmounting does. The broker gives one alarm, and refuses
+requests whose effects would be lost. Once the folder is back, everything goes on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from tests.process import broker_process, wait_until
 
 @pytest.mark.parametrize("instead", ["", "folder", "file", "loop"])
 def test_events_are_refused_while_the_data_folder_is_away(tmp_path: Path, instead: str) -> None:
-    """`instead`: what stands in its place: a mount point without a mount, …"""
+    """`instead`: what stands in the folder's place: nothing, an empty folder (such as a mount point without a mount), a
+    file, or a link to itself."""
     data, away = (tmp_path / name for name in ("data", "away"))
     with broker_process(data) as broker, Peer(broker.address) as peer:
         peer.ask(m.CreateTopic("t", 1), m.TopicCreated)
@@ -61,8 +62,8 @@ def test_events_are_refused_while_the_data_folder_is_away(tmp_path: Path, instea
 def test_a_broker_ends_once_another_folder_stands_in_place_of_its_own(
     tmp_path: Path, parts: list[str], stopped: bool
 ) -> None:
-    """Else it would write there, and delete, and what it stored so would be missing in its own. `stopped`: by a signal
-    before it has looked."""
+    """Otherwise the broker would write and delete in the wrong folder, and what it stored there would be missing in its
+    own. `stopped`: a signal stops the broker before it has looked at the folder."""
     data, away = tmp_path / "data", tmp_path / "away"
     with broker_process(data) as broker:
         with Peer(broker.address) as peer:
@@ -84,7 +85,8 @@ def test_a_broker_ends_once_another_folder_stands_in_place_of_its_own(
 
 @pytest.mark.parametrize("where", ["data", ""])
 def test_the_folder_of_the_logs_alone_is_away(tmp_path: Path, where: str) -> None:
-    """`where`: it is taken to: the data folder, or another one. No other folder stands in the place of either."""
+    """`where`: the folder to which the logs are moved: the data folder itself, or the one above it. Nothing stands in
+    the old place."""
     data, away = tmp_path / "data", tmp_path / where / "away"
     with broker_process(data) as broker, Peer(broker.address) as peer:
         peer.ask(m.CreateTopic("t", 1), m.TopicCreated)
@@ -98,7 +100,7 @@ def test_the_folder_of_the_logs_alone_is_away(tmp_path: Path, where: str) -> Non
 
 
 class BackAtOnce(Room):
-    """The data folder comes back just after a look has not found it."""
+    """Moves the data folder back just after a look has not found it."""
 
     def _is_away(self) -> bool:
         found = super()._is_away()

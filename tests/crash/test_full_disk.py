@@ -1,7 +1,7 @@
-"""A full disk: publishes are refused with an error that says so and may be tried again, no acknowledged event is lost,
-reads go on, and once there is room the same broker takes publishes again.
+"""A full disk: publishes are refused with an error that says so, and may be tried again. No acknowledged event is lost,
+and reads go on. Once there is room, the same broker takes publishes again.
 
-The disk is filled in two ways: a small tmpfs (if it may be mounted), and RLIMIT_FSIZE, which any user can set.
+The disk is made full in two ways: by a small tmpfs (if it may be mounted), and by RLIMIT_FSIZE, which any user can set.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Producer:
 
 
 def done(attempt: Callable[[], object]) -> bool:
-    """Whether it was done. If not, fails unless the error may be tried again."""
+    """Whether the attempt succeeded. Raises AssertionError if it failed with an error that may not be tried again."""
     try:
         attempt()
     except KrappyError as error:
@@ -145,7 +145,7 @@ def test_a_full_disk_refuses_and_recovers(disk: Small | FileLimit, launch: Launc
         for error in producer.refusals:
             assert error.retriable, error
             assert error.name == "STORAGE_ERROR", error
-        # Reads go on. (The full disk may also stop the view from following the log, so only the log is compared.)
+        # Reads go on. The full disk may also stop the view from following the log, so only the log is compared.
         log, _, _ = peer.read_log(TOPIC)
         assert {stored.offset: (stored.key, stored.value) for stored in log} == producer.acknowledged
         peer.ask(m.Ping(), m.Pong)
@@ -254,8 +254,8 @@ def test_a_view_that_could_not_be_flushed_goes_on(disk: Small | FileLimit, launc
 
 
 def test_killed_on_a_full_disk(disk: Small | FileLimit, launch: Launcher) -> None:
-    """It also starts on the full disk, at least for reads, or says why it can't (RocksDB writes when it is opened). It
-    takes publishes again when there is room."""
+    """The broker starts even on the full disk, at least for reads, or says why it can't: RocksDB writes when it is
+    opened. The broker takes publishes again when there is room."""
     with broker_process(disk.folder / "data", launch=launch, log=disk.log, **SETTINGS) as broker:
         with Peer(broker.address) as peer:
             peer.ask(m.CreateTopic(TOPIC, 1, {"retention.ms": -1}), m.TopicCreated)
@@ -285,7 +285,7 @@ def test_killed_on_a_full_disk(disk: Small | FileLimit, launch: Launcher) -> Non
 
 
 def test_stopped_on_a_full_disk(disk: Small | FileLimit, launch: Launcher) -> None:
-    """SIGTERM ends it, even if it can't write everything; the next start makes up for that."""
+    """SIGTERM ends the broker, even if it can't write everything. The next start recovers what is missing."""
     with broker_process(disk.folder / "data", launch=launch, log=disk.log, **SETTINGS) as broker:
         with Peer(broker.address) as peer:
             peer.ask(m.CreateTopic(TOPIC, 1, {"retention.ms": -1}), m.TopicCreated)
@@ -315,7 +315,7 @@ def test_deleting_a_topic_makes_room(disk: Small | FileLimit, launch: Launcher) 
         while producer.publish():
             pass
         if not done(lambda: peer.ask(m.DeleteTopic(TOPIC), m.TopicDeleted)):
-            disk.release(broker)  # not even the few bytes of the deletion could be written
+            disk.release(broker)  # there was no room even for the few bytes of the deletion
             peer.ask(m.DeleteTopic(TOPIC), m.TopicDeleted)
 
         def taken() -> bool:
@@ -323,7 +323,7 @@ def test_deleting_a_topic_makes_room(disk: Small | FileLimit, launch: Launcher) 
 
         wait_until(taken, "publishes are taken again")
         assert list(peer.topics()) == ["kept"]
-        # Its files go some time after the topic, and a broker needs some room to start.
+        # A topic's files are deleted some time after the topic, and a broker needs some room to start.
         wait_until(lambda: not [*(disk.folder / "data").glob(f"**/{TOPIC}-0*")], "the files of the topic are gone")
         broker.kill()
         with pytest.raises(Gone):
@@ -335,7 +335,8 @@ def test_deleting_a_topic_makes_room(disk: Small | FileLimit, launch: Launcher) 
 
 
 def test_batches_behind_one_that_could_not_be_stored_are_told_why(tmp_path: Path) -> None:
-    """And not of a gap in their producer's sequence. They are stored in its order, once there is room."""
+    """The error of later batches is the full disk too, and not a gap in their producer's sequence. Once there is room,
+    they are stored in the producer's order."""
     with broker_process(tmp_path / "data", listen_kafka="127.0.0.1:0") as broker, Raw(broker.kafka) as raw:
         raw.make("t")
         given = raw.ask(ApiKey.INIT_PRODUCER_ID, {"transactional_id": None, "transaction_timeout_ms": 60_000}, 4)

@@ -40,7 +40,7 @@ class Work:
 
     @property
     def done(self) -> set[Place]:
-        """The events that may be settled."""
+        """The events that the broker may have settled: those with an answered ack, and those with an unanswered one."""
         return self.acked | set(+self.maybe)
 
     def join(self, peer: Peer) -> int:
@@ -111,7 +111,7 @@ def test_acknowledged_events_never_come_again(order: str, launch: Launcher, tmp_
             for thread in threads:
                 thread.start()
             time.sleep(random.uniform(0, 0.25))
-            if cycle == CYCLES - 1:  # however slow the machine is
+            if cycle == CYCLES - 1:  # a slow machine gets more time
                 wait_until(lambda: bool(failures) or len(work.acked) > ENOUGH, "enough is acknowledged")
             broker.kill()
             for thread in threads:

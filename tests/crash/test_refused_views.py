@@ -1,5 +1,5 @@
-"""The disk refuses the tables' files, though it is not full: RocksDB then takes no more writes, and the broker opens it
-again. (The size of each file is limited here: only the tables' files reach the limit.)"""
+"""The disk refuses the tables' files, although it is not full. RocksDB then takes no more writes, and the broker opens
+it again. The tests limit the size of each file, and only the tables' files reach the limit."""
 
 from __future__ import annotations
 

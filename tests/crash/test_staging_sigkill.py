@@ -1,9 +1,9 @@
 """The broker is killed during staged writes.
 
-Drivers run jobs: tasks with one or two attempts stage rows for two topics, and one token of each task and topic is
-committed; some jobs are aborted instead. Whenever the broker dies, its topics must have only whole jobs: all those
-whose commit was answered, none that was aborted, and of the others all rows or none. Each row is there once, for a
-native reader and in the tables. An unanswered commit is sent again, and must then hold.
+Drivers run jobs. A job's tasks stage rows for two topics, in one or two attempts, and the driver commits one token of
+each task and topic. Some jobs are aborted instead. Whenever the broker dies, its topics must have only whole jobs. A
+job whose commit was answered is there. A job that was aborted is not. Of any other job, all rows are there or none.
+Each row is there once, for a native reader and in the tables. An unanswered commit is sent again, and must then hold.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tests.process import PATIENCE, BrokerProcess, Launcher, launcher, wait_unti
 
 CYCLES = 60 if LONG else 4
 DRIVERS = 2
-TOPICS = {"left": 1, "right": 3}  # and how many partitions they have
-ROWS = [1, 20, 300, 2_500]  # of a task and topic
+TOPICS = {"left": 1, "right": 3}  # how many partitions each topic has
+ROWS = [1, 20, 300, 2_500]  # numbers of rows that one attempt stages for one topic
 PAD = "x" * 150
 Row = tuple[str, str]  # topic, key: JOB TASK.ATTEMPT NUMBER
 
@@ -48,7 +48,7 @@ class Job:
         self.rows = random.choice(ROWS)
         self.abort = random.random() < 0.2
         self.tokens: list[str] = []
-        self.keys: set[Row] = set()  # of its tokens' rows
+        self.keys: set[Row] = set()  # the keys of the rows that its tokens stand for
         self.asked = False  # its commit was sent
         self.answer: StagedCommit | None = None
         self.fenced = False  # its abort was answered

@@ -1,10 +1,10 @@
 """The broker is killed during transactions of an unmodified Kafka client.
 
-Workers consume, transform and produce: each transaction takes some events of the input, writes records for each of
-them to two topics, and commits its offsets with them; some are aborted on purpose. Whenever the broker dies, its topics
-must have only whole transactions: all that were acknowledged, none that was aborted, and of the others all records or
-none; for a read_committed consumer, for a native reader, and in the tables. And each input event is taken exactly once.
-"""
+Workers consume, transform and produce. Each transaction takes some events of the input, writes records for each of them
+to two topics, and commits the offsets of the input with them. Some transactions are aborted on purpose. Whenever the
+broker dies, its topics must have only whole transactions. An acknowledged transaction is there. An aborted one is not.
+Of any other transaction, all records are there or none. This holds for a read_committed consumer, for a native reader,
+and in the tables. And each input event is taken exactly once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.process import PATIENCE, BrokerProcess, Launcher, free_ports, launche
 CYCLES = 60 if LONG else 4
 WORKERS = 2
 INPUTS = 3_000  # events in each worker's partition of the input
-OUTPUTS = {"left": 1, "right": 3}  # topics and how many partitions they have
+OUTPUTS = {"left": 1, "right": 3}  # how many partitions each topic has
 FAST = {"reconnect.backoff.ms": 5, "reconnect.backoff.max.ms": 50, "retry.backoff.ms": 10, "log_level": 0}
 Written = tuple[str, str, str]  # topic, key, value
 
@@ -224,7 +224,7 @@ def test_no_transaction_is_half_visible_after_a_kill(launch: Launcher, tmp_path:
             for worker in workers:
                 worker.start()
             time.sleep(random.uniform(0.4, 1.6))  # a new producer takes half a second to begin
-            if cycle == CYCLES - 1:  # however slow the machine is
+            if cycle == CYCLES - 1:  # a slow machine gets more time
                 wait_until(lambda: committed(workers) > CYCLES, "more transactions are committed than there were kills")
             broker.kill()
             while random.random() < 0.3:  # killed while it recovers

@@ -1,21 +1,20 @@
 """Computes which files a loss of power may leave, from the record of all changes.
 
-The rules are the least that POSIX promises, not those of one file system. So what survives here also survives on ext4
-(whatever its `data=`), XFS, Btrfs and others with their defaults, which all promise more:
+The rules are the least that POSIX promises, not the promises of one file system. ext4 (whatever its `data=`), XFS,
+Btrfs and others all promise more by default. So whatever survives here also survives there:
 
-- A file's fsync or fdatasync keeps all that was done to the file before the call, but no name, and no other file. - A
-folder's fsync keeps its names and which files they name, but not the contents of these files. - Later changes of names
-may each be kept or lost, in any order. A rename within a folder is one step: both names change,
-  or neither. A rename from one folder to another is two steps, each kept by its own folder's fsync.
-- Except: if the new name is RocksDB's CURRENT and is kept, all earlier changes of names in that folder are, too. While
-  RocksDB recovers, it makes a table of its WAL, names that in a new manifest, and syncs the folder only after CURRENT.
-  File systems with a journal keep that order.
+- A file's fsync or fdatasync keeps all that was done to the file before the call, but no name, and no other file.
+- A folder's fsync keeps its names and which files they name, but not the contents of these files.
+- Later changes of names may each be kept or lost, in any order. A rename within a folder is one step: both names
+  change, or neither. A rename from one folder to another is two steps, each kept by its own folder's fsync.
+- There is one exception. If a file was renamed to RocksDB's CURRENT and this change is kept, all earlier changes of
+  names in that folder are kept, too. While RocksDB recovers, it makes a table of its WAL, names the table in a new
+  manifest, and syncs the folder only after it has renamed CURRENT. File systems with a journal keep that order.
 - Later writes to a file may be kept or lost sector by sector. A lost sector is as it was, or zeros if the file was
   shorter. The file's length is any between the old and the new one. A sector of 512 bytes is written as a whole.
 
-Not modelled: a disk that lies about having written, that damages bytes which it did not write, or that returns the old
-contents of other files (ext4's `data=writeback` may). File systems without a journal, such as ext2, may lose more.
-"""
+Not modelled: a disk that claims falsely to have written, damages bytes that it did not write, or returns the old
+contents of other files (ext4's `data=writeback` may). File systems without a journal, such as ext2, may lose more."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from typing import Self
 from tests.power.record import Entry, Kind
 
 SECTOR = 512
-Change = dict[str, "File | Folder | None"]  # by name in one folder, what it names from now on; None: nothing
+Change = dict[str, "File | Folder | None"]  # by name in one folder: the file that it names now; None: no file
 
 
 MOODS = (0.0, 0.1, 0.5, 0.9, 1.0)
@@ -36,7 +35,7 @@ MOODS = (0.0, 0.1, 0.5, 0.9, 1.0)
 class File:
     def __init__(self, data: bytes = b"") -> None:
         self.synced = bytearray(data)
-        self.since: list[Entry] = []  # WRITTEN and TRUNCATED
+        self.since: list[Entry] = []  # the entries WRITTEN and TRUNCATED since the last sync
 
     def do(self, entry: Entry) -> None:
         self.since.append(entry)
@@ -65,7 +64,7 @@ class File:
         if way == "all or nothing":
             return self.now() if random.random() < mood else self.synced
         data = bytearray(self.synced)
-        if way == "first ones":  # in their order; the last of them only in part
+        if way == "first ones":  # keep the first changes, and of the last of them only a part
             kept = random.randint(0, len(self.since))
             for entry in self.since[:kept]:
                 _apply(data, entry)
@@ -87,7 +86,7 @@ def _apply(data: bytearray, entry: Entry) -> None:
 
 
 def _mix(old: bytearray, new: bytearray, mood: float, random: Random) -> bytearray:
-    """A random mix of old and new sectors; `mood`: the chance of each new one."""
+    """A random mix of old and new sectors. `mood`: the chance of each sector to be new."""
     size = random.choice([len(new), random.randint(min(len(old), len(new)), max(len(old), len(new)))])
     data = old[:size] + bytes(max(0, size - len(old)))
     for at in range(0, size, SECTOR):
@@ -155,7 +154,7 @@ class Disk:
         inode = path.stat().st_ino
         for each in path.iterdir():
             its, name = each.stat().st_ino, each.name.encode()
-            if its in self._known:  # one file may have several names
+            if its in self._known:  # a file may have several names
                 self.play(Entry(0, Kind.LINKED, inode, its, name))
             elif each.is_dir():
                 self.play(Entry(0, Kind.MADE_FOLDER, inode, its, name))

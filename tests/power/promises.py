@@ -27,15 +27,15 @@ LOST = re.compile(rf"/{TROUBLE}: lost: offsets (\d+) to (\d+) ")
 
 
 class Window(NamedTuple):
-    """The loss of power was between two moments. What was acknowledged before `first` must be there; what was not
-    requested before `last` can't be."""
+    """The loss of power was between two moments of the record. What was acknowledged before `first` must be there. What
+    was not requested before `last` can't be there."""
 
     first: int
     last: int
 
 
 def check_broker(workload: Workload, window: Window, broker: BrokerProcess, random: Random) -> None:
-    """Checks a broker that was started on the remaining files; stops it, and checks its files as `krappy doctor`
+    """Checks a broker that was started on the remaining files. Then stops it, and checks its files as `krappy doctor`
     does."""
     durable = workload.durable
     with Peer(broker.address) as peer:
@@ -61,8 +61,9 @@ def check_broker(workload: Workload, window: Window, broker: BrokerProcess, rand
 
 
 def _unexpected(workload: Workload, window: Window, found: checkup.CheckedPartition) -> list[str]:
-    """The problems of a partition. But what was not promised may be lost; and that is told, if the disk has kept later
-    events of those that were on their way to it: nobody knows that they were not acknowledged."""
+    """The problems of a partition that are not expected. Events that were not promised may be lost. If the disk has
+    kept later events, the broker reports the loss all the same, because it can't know that they were not
+    acknowledged."""
     if not workload.durable:
         return [each for each in found.problems if f"/{TROUBLE}: lost" not in each]
     ledger = workload.book.partitions.get((found.topic, found.index))
@@ -76,7 +77,8 @@ def _unexpected(workload: Workload, window: Window, found: checkup.CheckedPartit
 
 
 def _check_group(workload: Workload, window: Window, peer: Peer) -> None:
-    """No acked event is leased again, and no position of the group is beyond an event that no member has acked."""
+    """Checks that no acked event is leased again, and that no position of the group is beyond an event that no member
+    has acked."""
     acked = {place for each in workload.members for place, at in each.acked.items() if at <= window.first}
     asked = {place for each in workload.members for place, at in each.asked.items() if at <= window.last}
     try:
@@ -95,8 +97,8 @@ def _check_group(workload: Workload, window: Window, peer: Peer) -> None:
 
 
 def _check_transactions(workload: Workload, window: Window, broker: BrokerProcess) -> None:
-    """Transactions are whole: each is there if its commit was answered, none is that was aborted or not decided. The
-    position is that of the last one."""
+    """Checks that transactions are whole. A transaction is there if its commit was answered, and is not there if it was
+    aborted or not decided. The position of the group is that of the last transaction."""
     with Raw(broker.kafka) as raw:
         Transactional(raw, workload.transactions.name).init()  # aborts an open transaction
         position = _position(raw, workload.transactions.name, PAIR[0])
@@ -124,7 +126,7 @@ def _position(raw: Raw, group: str, topic: str) -> int:
 
 
 def _check_jobs(workload: Workload, window: Window, broker: BrokerProcess) -> None:
-    """The same for staged jobs; and a sealed job can still be committed."""
+    """Checks the same for staged jobs, and that a sealed job can still be committed."""
     with connect(broker.address) as client:
         wait_until(lambda: not [job for job in client.staged_jobs() if job.state != "Open"], "publications end")
         seen = Counter(key.split()[0] for key in _keys(client, JOBS))
@@ -137,7 +139,8 @@ def _check_jobs(workload: Workload, window: Window, broker: BrokerProcess) -> No
 
 
 def _keys(client: Client, topic: str) -> list[str]:
-    """The keys of all events. Each event has a key of its own; the table must have the same keys and offsets."""
+    """The keys of all events of a topic. Each event has a key of its own. Checks that the table has the same keys and
+    offsets."""
     with client.consumer(topic, start="earliest", end="now") as consumer:
         seen = {event.key: event.offset for event in consumer}
     table = {entry.key: entry.offset for entry in client.table(topic).scan()}
@@ -157,8 +160,8 @@ def check_decisions(made: list[Decision], seen: Counter[str], events: int, windo
 
 
 def check_backups(workload: Workload, moment: int, root: Path) -> list[Backup]:
-    """Checks that all backups which were reported as complete, or look complete, are whole. Returns those that were
-    reported, and not deleted since."""
+    """Checks that all backups are whole that were reported as complete, or look complete. Returns the reported ones
+    that were not deleted since."""
     made = workload.backups.made
     daily = [each for each in made if each.incremental]
     there = []

@@ -1,5 +1,4 @@
-"""The record of all changes that processes make to the files below a folder: written by tests/power/shim.c, read
-here."""
+"""Reads the record of all changes that processes make to the files below a folder. tests/power/shim.c writes it."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ HEAD = Struct("=IIQQ")
 
 
 class Kind(IntEnum):
-    """As in shim.c."""
+    """The kinds of entries, as in shim.c."""
 
     MADE_FILE = 1
     MADE_FOLDER = 2
@@ -61,8 +60,8 @@ def build(folder: Path, source: Path = SHIM) -> Path:
 
 
 class Record:
-    """`root`: the folder whose changes are recorded. Record and library are beside it. A context manager. `library`:
-    the shim, if it is built already."""
+    """A context manager. `root`: the folder whose changes are recorded; the record and the library are beside it.
+    `library`: the shim, if it is built already."""
 
     def __init__(self, root: Path, library: Path | None = None) -> None:
         self.root = root
@@ -86,8 +85,8 @@ class Record:
         }
 
     def moment(self) -> int:
-        """The record's length now: changes before this call are below it. From it on, what was acknowledged before this
-        call is promised."""
+        """The record's length now. The entries of all changes before this call end at or before it. So a loss of power
+        at this moment, or later, must keep what was acknowledged before this call."""
         return os.fstat(self._fd).st_size
 
     def entries(self) -> Iterator[Entry]:

@@ -1,7 +1,7 @@
 """Keeps a loss of power in a file, from which the files that it left can be made again, on any machine.
 
-A record differs from run to run, so a seed alone is not enough: the file has the record up to that moment, and which
-changes were lost. `python -m tests.power.replay KEPT TARGET` makes the new folder TARGET from it.
+A record differs from run to run, so a seed alone is not enough. The file has the record up to that moment, and the seed
+of what was lost. `python -m tests.power.replay KEPT TARGET` makes the new folder TARGET from it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from struct import Struct
 from tests.power.disk import Disk
 from tests.power.record import Entry, Kind
 
-PLACE = "KRAPPY_POWER_KEEP"  # environment variable with the folder for kept losses; default: the temporary folder
+PLACE = "KRAPPY_POWER_KEEP"  # environment variable: the folder for kept losses; by default the temporary folder
 ENTRY = Struct("=IQQQI")  # kind, inode, other, end, bytes of data
 
 
 def keep(disk: Disk, mood: float, seed: int) -> Path:
-    """Keeps the loss that `disk.write(…, mood, Random(seed))` makes now, in a file of its own."""
+    """Keeps the loss of power that `disk.write(…, mood, Random(seed))` makes now, in a file of its own."""
     place = Path(os.environ.get(PLACE) or tempfile.gettempdir())
     place.mkdir(parents=True, exist_ok=True)
     fd, name = tempfile.mkstemp(".loss", "krappy-power-", place)

@@ -9,8 +9,8 @@
  * call: the order of entries is the order of the changes. A sync does not hold the lock; its entry has the length of the
  * record when the sync began, because it keeps no later changes.
  *
- * It does not see system calls that bypass libc, nor libc's own (the writes of stdio). tests/power checks that the
- * record explains every byte of the folder, so a missed change is noticed.
+ * It does not see system calls that bypass libc's functions, or that libc makes itself (the writes of stdio).
+ * tests/power checks that the record explains every byte of the folder, so a missed change is noticed.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -34,7 +34,7 @@ enum { MADE_FILE = 1, MADE_FOLDER, LINKED, REMOVED, RENAMED, WRITTEN, TRUNCATED,
 struct head {
     uint32_t size; /* of the whole entry */
     uint32_t kind;
-    uint64_t inode; /* the file's; of a change of names: the folder's */
+    uint64_t inode; /* of the file; if a name was changed: of the folder */
     uint64_t other; /* made, linked: the named file's inode; renamed: the new name's folder; written: the position;
                        truncated: the length; synced: the length of the record when it began */
 };
@@ -51,7 +51,7 @@ static void open_record(void) {
     }
 }
 
-static void forked(void) { /* opens the record anew: parent and child would share the lock of the same open() */
+static void forked(void) { /* opens the record anew: otherwise parent and child would share one lock (flock(2)) */
     syscall(SYS_close, record);
     open_record();
     pthread_mutex_init(&mutex, NULL);
@@ -264,7 +264,7 @@ ssize_t pwritev64v2(int fd, const struct iovec *parts, int count, off64_t at, in
     return pwritev2(fd, parts, count, at, flags);
 }
 
-/* A call for which the model has no rule: the test fails if the file is one that the model follows. */
+/* Records a call for which the model has no rule. The test fails if the model follows this file. */
 static void unknown(int fd, const char *call) {
     struct stat found;
     if (watched(fd, &found)) {

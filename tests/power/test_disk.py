@@ -136,7 +136,7 @@ def test_a_name_that_goes_to_another_folder_may_be_in_both_or_in_neither(run: Ru
     run.do("sync('.')")
     assert {frozenset(left) for left in run.ever_left()} == {frozenset(["x"]), frozenset(["a/x", "x"])}
     run.do("os.mkdir('b'); write('b/y', b'2'); sync('b/y'); sync('b'); os.rename('b', 'a/c'); sync('a')")
-    run.do("write('a/c/z', b'3')")  # the folder is the same one
+    run.do("write('a/c/z', b'3')")  # a/c is the folder that was b
     assert all(left["a/c/y"] == b"2" for left in run.ever_left())
     assert {left.get("a/c/z") for left in run.ever_left()} == {None, b"", b"\0", b"3"}
 
@@ -153,7 +153,7 @@ def test_where_rocksdb_has_renamed_current_the_names_before_it_are_there(run: Ru
 def test_a_loss_that_was_kept_is_made_again(
     run: Run, before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process makes the same files, only from the kept file, whatever the record says by now."""
+    """Another process makes the same files from the kept file alone, even if the record has changed since."""
     monkeypatch.setenv(PLACE, str(tmp_path / "kept"))
     run.do("os.mkdir('f'); write('f/old', bytes(range(256)) * 20); os.link('f/old', 'same'); sync('f/old')")
     disk = run.disk()

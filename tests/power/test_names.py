@@ -1,7 +1,7 @@
 """If a killed broker has made a folder, the next broker syncs the folder's name before it uses the folder.
 
-The first broker may have been killed before that sync, and the next one can't know: events that it acknowledges in the
-folder would be lost together with the name.
+The first broker may have been killed before that sync, and the next one can't know that. Events that it acknowledges in
+the folder would be lost together with the name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ VALUES = [b"%d" % number for number in range(50)]
 
 
 class Killed(Disk):
-    """A disk on which no sync of `folders` before `killed_at` has happened: the process was killed before them."""
+    """A disk that ignores syncs of `folders` before the moment `killed_at`, as if the process was killed before
+    them."""
 
     def __init__(self, root: int) -> None:
         super().__init__(root)

@@ -31,7 +31,7 @@ from tests.power.replay import PLACE, how_to, keep, replay
 from tests.power.workload import BACKUPS, NEVER, Workload
 from tests.process import PATIENCE, BrokerProcess, Launcher, launcher
 
-MEMORY = Path("/dev/shm")  # for the files that are left: thousands of small files take a disk long
+MEMORY = Path("/dev/shm")  # for the files that a loss leaves: a disk needs long for thousands of small files
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workload]:
 
 @contextmanager
 def recorded(folder: Path, durability: str, backups: Sequence[str] = BACKUPS) -> Iterator[Workload]:
-    """A workload that has run. Its files are deleted at the end."""
+    """Runs a workload, and gives it. Its files are deleted at the end."""
     (folder / "disk").mkdir()
     with Record(folder / "disk") as record:
         workload = Workload(record, seeded(), durability, backups)
@@ -176,7 +176,8 @@ def test_power_is_lost_again_while_the_broker_recovers(workload: Workload, losse
 
 
 def test_what_is_left_is_right_where_nothing_was_promised(launch: Launcher, scratch: Path, tmp_path: Path) -> None:
-    """With durability "os" a loss of power may take acknowledged events. But the rest is a right log, and its fold."""
+    """With durability "os" a loss of power may take acknowledged events. But the log that is left must be right, and
+    the table must be its fold."""
     (tmp_path / "os").mkdir()
     with recorded(tmp_path / "os", "os", ["tar"]) as workload:
         try_some(Losses(workload, launch, scratch, seeded()), 150 if LONG else 3)
@@ -202,7 +203,7 @@ def test_a_sync_that_is_missing_is_noticed(
     lies: str, workload: Workload, losses: Losses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shows that these tests can fail, and that the files of a failure can be made again. Right after a transaction,
-    each sync but a backup's is needed for something."""
+    each sync is needed for something, except a backup's; that one is missed at the end of the record."""
     monkeypatch.setenv(PLACE, str(tmp_path))
     entries = list(workload.record.entries())
     moments = [each.answered for each in workload.transactions.made if each.answered != NEVER][-5:]

@@ -1,5 +1,5 @@
-"""A loss of power during a restore: the folder is as it was before, or is refused as a half restore, or is whole. And
-the restore can be run again on the files that are left."""
+"""A loss of power during a restore: the folder is as it was before, or is refused as a half restore, or is whole. The
+restore can be run again on the files that are left."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def random() -> Random:
 
 
 def check_started(data: Path) -> None:
-    """Checks that a broker that is started there has all that was backed up."""
+    """Starts a broker on this folder, and checks that it has all that was backed up."""
     with run_broker(data) as broker, broker.connect() as client:
         with client.consumer("t", start="earliest", end="now") as consumer:
             assert sorted(event.value or b"" for event in consumer) == sorted(VALUES)
@@ -94,8 +94,8 @@ class Restores:
         self._places = (place / f"{number}" for number in count())
 
     def record(self, before: Path | None = None) -> tuple[Disk, Record]:
-        """Records a restore without a loss, to a new folder or to one that a loss has left. Returns the disk before it,
-        and the record."""
+        """Records a restore without a loss of power, to a new folder or to one that a loss has left. Returns (the disk
+        before the restore, the record)."""
         (root := next(self._places)).mkdir()
         top = root / "disk"
         if before is None:
@@ -158,7 +158,8 @@ def test_no_half_of_a_backup_is_taken_for_a_whole(restores: Restores) -> None:
 
 
 def test_no_half_is_taken_for_a_whole_where_a_restore_is_begun_again(restores: Restores, tmp_path: Path) -> None:
-    """The second restore is to a folder that a loss has left of the first: some parts are in place already."""
+    """The second restore goes to a folder that a loss of power has left of the first. Some parts are in place
+    already."""
     disk, record = restores.record()
     entries = list(record.entries())
     moved = [number for number, entry in enumerate(entries) if entry.kind is Kind.RENAMED and b"topics" in entry.data]

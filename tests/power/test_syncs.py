@@ -1,5 +1,5 @@
-"""Operations whose changes must be on disk before they are acknowledged: each is recorded, then all that is not synced
-is lost."""
+"""The changes of these operations must be on disk before the operation is acknowledged. Each test records an operation;
+then all that was not synced is lost."""
 
 from __future__ import annotations
 
@@ -83,7 +83,9 @@ def test_a_deleted_topic_does_not_come_back_in_one_of_its_name(record: Record, t
         peer.ask(m.CreateTopic("t"), m.TopicCreated)
         peer.ask(m.Message(peer.producer("t").handle, b"value", b"key"), m.MessageStored)
         peer.ask(m.DeleteTopic("t"), m.TopicDeleted)
-        peer.ask(m.AlterTopic("other", {"retention.ms": 1}), m.TopicAltered)  # syncs the catalog: it has forgotten t
+        peer.ask(
+            m.AlterTopic("other", {"retention.ms": 1}), m.TopicAltered
+        )  # syncs the catalog, which does not have t any more
     disk = Disk.of(record.root)
     for entry in record.entries():
         disk.play(entry)
@@ -97,7 +99,7 @@ def test_a_deleted_topic_does_not_come_back_in_one_of_its_name(record: Record, t
 
 
 def made_and_not_synced(disk: Disk, *folders: Path) -> None:
-    """Makes these folders, as a process that was killed before it synced their names."""
+    """Makes these folders without a sync of their names, as a process does that is killed before the sync."""
     for folder in folders:
         folder.mkdir()
         parent, its = (each.stat().st_ino for each in (folder.parent, folder))

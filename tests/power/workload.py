@@ -1,6 +1,6 @@
 """Lets a broker do all its work with files at once, for clients that note when it acknowledged what.
 
-They are the clients of tests/crash, and members of a group, transactions, staged jobs and backups.
+The clients are those of tests/crash, and others for groups, transactions, staged jobs and backups.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ from tests.process import PATIENCE, BrokerProcess, Launcher, wait_until
 
 NEVER = sys.maxsize
 PAUSE = 0.005  # seconds
-GROUP = "workers"  # of Members, on the topic "plain"
+GROUP = "workers"  # the group of `Members`, on the topic "plain"
 PAIR = ("left", "right")  # the topics of transactions
 JOBS = "staged"  # the topic of staged jobs
-ROWS = 40  # of a staged job
-ENOUGH = 5  # it waits for so many transactions and staged jobs
+ROWS = 40  # the number of rows of a staged job
+ENOUGH = 5  # the workload runs until there are so many transactions and staged jobs
 BACKUPS = ("incremental", "folder", "incremental", "tar", "incremental")
 DAILY, KEPT = "backups/daily", 2  # folder of the incremental backups, and how many of them are kept
 Place = tuple[int, int]  # partition, offset
 
 
 class Members(Actor):
-    """One member of the group. `asked`, `acked`: by event, the moment when its ack was sent, and answered."""
+    """One member of the group. `asked`: by event, the moment when its ack was sent. `acked`: by event, the moment when
+    its ack was answered."""
 
     def __init__(self, book: Book, random: Random) -> None:
         super().__init__(book, random)
@@ -71,7 +72,8 @@ def join(peer: Peer) -> int:
 
 
 class Decision(NamedTuple):
-    """The end of a transaction, or of a staged job. `asked`, `answered`: the moments, or NEVER."""
+    """The end of a transaction, or of a staged job. `asked`, `answered`: the moments of its request and of the answer,
+    or NEVER."""
 
     name: str
     commit: bool
@@ -114,7 +116,7 @@ class Transactions(Client):
     def serve(self, address: str) -> None:
         with Raw(address) as raw:
             producer = Transactional(raw, self.name)
-            told = producer.ask_init()  # aborts the transaction before, if it is open
+            told = producer.ask_init()  # aborts the last transaction, if it is open
             _none(Code(told["error_code"]))
             producer.id, producer.epoch = told["producer_id"], told["producer_epoch"]
             for number in self.numbers:
@@ -125,7 +127,7 @@ class Transactions(Client):
         name, commit = f"{number}", self.random.random() < 0.75
         self.made.append(Decision(name, commit))
         codes = [Code.CONCURRENT_TRANSACTIONS]
-        while Code.CONCURRENT_TRANSACTIONS in codes:  # markers of the transaction before are still being written
+        while Code.CONCURRENT_TRANSACTIONS in codes:  # markers of the last transaction are still being written
             codes = producer.add(*((topic, 0) for topic in PAIR))
         _none(*codes)
         for topic in PAIR:
@@ -164,7 +166,7 @@ class Positions(Client):
 
 
 class Jobs(Client):
-    """Staged jobs of one task each. `sealed`: by job, its token, and the moment when it was given."""
+    """Staged jobs of one task each. `sealed`: by job, (its token, the moment when the broker gave it)."""
 
     def __init__(self, book: Book, random: Random) -> None:
         super().__init__(book, random)
@@ -191,7 +193,7 @@ class Jobs(Client):
 
 
 class Scans(Actor):
-    """Reads a table on a snapshot, in small parts, again and again."""
+    """Reads a snapshot of a table, in small parts, again and again."""
 
     def work(self, peer: Peer) -> None:
         while True:
@@ -201,10 +203,11 @@ class Scans(Actor):
 
 
 class Backup(NamedTuple):
-    """A backup that was reported as complete. `asked`, `done`: the moments when it was begun, and complete."""
+    """A backup that was reported as complete. `asked`: the moment when it began. `done`: the moment when it was
+    complete."""
 
     incremental: bool
-    path: str  # below the disk's root
+    path: str  # relative to the disk's root
     asked: int
     done: int
 
@@ -275,14 +278,14 @@ class Workload:
         self.began = 0
 
     def _moment(self) -> int:
-        """The record's length now. It also limits each client to some hundred answers a second, so that many kinds of
-        work are done, and little of each."""
+        """The record's length now. A pause in it limits each client to a few hundred answers a second, so that many
+        kinds of work are done, and little of each."""
         now = self.record.moment()
         time.sleep(PAUSE)
         return now
 
     def run(self) -> None:
-        """Runs until enough was done; then the broker stops as on SIGTERM, under load."""
+        """Runs until enough was done. Then SIGTERM stops the broker under load."""
         record = self.record
         log = record.root.with_name("recorded.log")
         with (
