@@ -106,9 +106,8 @@ def run(order: Order, folder: Path, network: Network, tell: Callable[[str], None
         outcome.violations += workload.finish()
         outcome.facts |= _facts(workload)
         tell(f"clients have ended: {json.dumps(outcome.facts)}")
-        outcome.violations += _settle(
-            made, outcome, tell
-        )  # the first time, the broker that was asked may not have known all reassignments
+        # The first time, the broker that was asked may not have known all reassignments.
+        outcome.violations += _settle(made, outcome, tell)
         time.sleep(SETTLE_SECONDS)
         outcome.violations += _stop(made)
         outcome.violations += _of_logs(made)

@@ -72,9 +72,7 @@ def test_a_wrong_history(name: str, program: Path, tmp_path: Path) -> None:
 def test_many_unknown_writes_are_judged_in_time(program: Path, tmp_path: Path) -> None:
     """A wrong read among them is found."""
     unknown = [op("write", f"u{n}", 40 + n, 0, Outcome.UNKNOWN) for n in range(200)]
-    refused = op(
-        "cas", "z", 300, 310, Outcome.MISMATCH, "a"
-    )  # one of the unknown writes may have been done, so this may be right
+    refused = op("cas", "z", 300, 310, Outcome.MISMATCH, "a")  # one of the unknown writes may explain it
     assert judge(program, [FIRST, *unknown, refused, op("read", "u7", 400, 410)], tmp_path, 20) == []
     undone = op("read", "a", 420, 430)
     [found] = judge(program, [FIRST, *unknown, refused, op("read", "u7", 400, 410), undone], tmp_path, 20)

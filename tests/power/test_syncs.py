@@ -83,9 +83,7 @@ def test_a_deleted_topic_does_not_come_back_in_one_of_its_name(record: Record, t
         peer.ask(m.CreateTopic("t"), m.TopicCreated)
         peer.ask(m.Message(peer.producer("t").handle, b"value", b"key"), m.MessageStored)
         peer.ask(m.DeleteTopic("t"), m.TopicDeleted)
-        peer.ask(
-            m.AlterTopic("other", {"retention.ms": 1}), m.TopicAltered
-        )  # syncs the catalog, which does not have t any more
+        peer.ask(m.AlterTopic("other", {"retention.ms": 1}), m.TopicAltered)  # syncs the catalog, which lacks t by now
     disk = Disk.of(record.root)
     for entry in record.entries():
         disk.play(entry)

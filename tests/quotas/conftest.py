@@ -1,4 +1,4 @@
-"""One broker for all tests of a module; each uses users, client ids and topics of its own."""
+"""One broker for all tests of a module. Each test uses users, client ids and topics of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sets quotas by Kafka's protocol, and takes them away at the end of a test."""
+"""Sets quotas by Kafka's protocol, and removes them at the end of a test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from krappy.testing.running import RunningBroker
 from krappy.wire.kafka import ApiKey
 from tests.kafka.raw import Raw
 
-Parts = dict[str, str | None]  # by Kafka's names; None: the default
+Parts = dict[str, str | None]  # an entity's parts by Kafka's names, such as "user"; None: the default entity
 
 
 class Quotas:
@@ -34,7 +34,7 @@ class Quotas:
         assert answer["error_code"] == 0, answer
 
     def alter(self, parts: Parts, validate_only: bool = False, /, **rates: float | None) -> dict[str, Any]:
-        """The answer for one entity; None: the quota is removed."""
+        """Sets the quotas of one entity; returns the answer for it. A rate of None removes the quota."""
         entity = [{"entity_type": kind, "entity_name": name} for kind, name in parts.items()]
         ops = [{"key": key, "value": rate or 0.0, "remove": rate is None} for key, rate in rates.items()]
         asked = {"entries": [{"entity": entity, "ops": ops}], "validate_only": validate_only}
@@ -58,7 +58,7 @@ class Quotas:
 
 
 def throttled_seconds(broker: RunningBroker, quota: str = "producer_byte_rate") -> float:
-    """For how long clients were silenced, by the broker's own metric."""
+    """For how many seconds clients were silenced, as the broker's own metric says."""
     text = httpx.get(f"http://{broker.http_address}/metrics", trust_env=False).text
     [found] = re.findall(rf'^krappy_throttled_seconds_total\{{quota="{quota}"\}} (\S+)$', text, re.MULTILINE)
     return float(found)

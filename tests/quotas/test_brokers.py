@@ -1,4 +1,4 @@
-"""No quota limits a broker that asks for its clients; who only says that he is one has his quotas."""
+"""No quota limits a broker that sends requests for its clients. But whoever only claims to be a broker has quotas."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def test_who_says_that_he_is_a_broker(tmp_path: Path, monkeypatch: pytest.
             session.principal = Principal(name="eve")
             assert not session.is_broker
             session.principal = Principal(name="broker")
-        assert not said.is_broker  # where there are no others
+        assert not said.is_broker  # this broker is alone, so there are no other brokers
         monkeypatch.setattr(broker, "in_cluster", True)
         assert said.is_broker
         assert not silent.is_broker

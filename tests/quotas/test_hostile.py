@@ -1,4 +1,4 @@
-"""Who would evade quotas, or make the broker work for what they cost: before the login, by names, by old versions."""
+"""Attempts to evade quotas, or to make quotas themselves costly: before the login, by many names, by old versions."""
 
 from __future__ import annotations
 
@@ -48,14 +48,16 @@ def test_checks_of_passwords_count_for_the_address_they_come_from(with_users: Ru
         began = time.monotonic()
         for number in range(12):
             assert log_in(at, f"guess-{number}", "127.0.0.2") == Code.SASL_AUTHENTICATION_FAILED
-        assert time.monotonic() - began > 0.7  # each takes 2 ms of a core and more, of which 10 ms a second are allowed
+        # Each guess takes at least 2 ms of a core, and 10 ms a second are allowed.
+        assert time.monotonic() - began > 0.7
         watch = Stopwatch()
         assert log_in(at, "correct-horse", "127.0.0.3") == 0
         assert watch.seconds < 1
 
 
 def test_a_storm_of_new_topics_by_versions_that_know_no_refusal(broker: RunningBroker, quotas: Quotas) -> None:
-    """Ten connections at once, at one partition a second: 11 may come at once, and the last request goes beyond."""
+    """Ten connections ask at once for 4 partitions each; one partition a second is allowed. So 11 partitions may be
+    made at once, and the request that passes this number is still done."""
     quotas.set({"user": "ANONYMOUS"}, controller_mutation_rate=1.0)
     storm = [Raw(broker.kafka_address, client_id=f"storm-{number}") for number in range(10)]
     for number, raw in enumerate(storm):

@@ -73,7 +73,7 @@ def test_topics_are_refused_beyond_their_rate(
 
 
 def test_partitions_are_added_in_line(web: httpx.Client, quotas: Quotas) -> None:
-    """Settings are changed at once."""
+    """A change of settings does not wait."""
     quotas.set({"user": "ANONYMOUS"}, controller_mutation_rate=1.0)
     headers = {"Krappy-Request": "1"}
     assert web.post("/topics", json={"name": "h-more", "partitions": 14}, headers=headers).status_code == 201
@@ -81,7 +81,7 @@ def test_partitions_are_added_in_line(web: httpx.Client, quotas: Quotas) -> None
     def change(**what: object) -> httpx.Response:
         return web.patch("/topics/h-more", json=what, headers=headers)
 
-    added = change(partitions=44)  # in 3 seconds
+    added = change(partitions=44)  # it waits for 3 seconds
     assert added.status_code == 200, added.text
     assert len(added.json()["partitions"]) == 44
     check_refused(change(partitions=45), "controller_mutation_rate", 11)
@@ -106,7 +106,7 @@ def test_a_live_view_is_slowed_down(broker: RunningBroker, web: httpx.Client, qu
             web.stream("GET", "/topics/h-live/watch?value_bytes=10000") as answer,
         ):
             chunks = answer.iter_raw()
-            assert next(chunks)  # it has begun
+            assert next(chunks)  # the view has begun
             before, got = time.monotonic(), 0
             for number in range(7):
                 producer.send(b"x" * 10 * KB, key=str(number)).result()
@@ -114,13 +114,13 @@ def test_a_live_view_is_slowed_down(broker: RunningBroker, web: httpx.Client, qu
                 got += len(next(chunks))
             producer.send(b"one more", key="more").result()
             assert next(chunks)
-    assert time.monotonic() - before > 0.6  # of 70 KB 40 KB may come at once
+    assert time.monotonic() - before > 0.6  # 40 of the 70 KB may come at once
 
 
 def test_a_live_view_of_one_who_is_over_his_quota_begins(
     broker: RunningBroker, web: httpx.Client, quotas: Quotas
 ) -> None:
-    """A browser whose EventSource is refused once does not try again."""
+    """The view is not refused, because a browser does not try again once its EventSource was refused."""
     with broker.connect() as client:
         client.create_topic("h-owed")
     assert write(web, "h-owed", 20 * KB).status_code == 201
@@ -134,12 +134,13 @@ def test_a_live_view_of_one_who_is_over_his_quota_begins(
 
 @pytest.mark.parametrize(
     "path",
-    ["/topics/h-time/watch?snapshot=false", "/topics/h-time/tail?text=wanted"],  # the second shows only some
+    # The second path shows only some of the events.
+    ["/topics/h-time/watch?snapshot=false", "/topics/h-time/tail?text=wanted"],
 )
 def test_the_time_of_a_live_view_counts_and_slows_it_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """Also if the quota comes later. What another user writes is not slowed down."""
+    """This is so even if the quota was set after the view began. What another user writes is not slowed down."""
     monkeypatch.setattr(paying, "MOST_REQUEST", 0.5)
     clock = count()
     monkeypatch.setattr(paying, "perf_counter", lambda: next(clock) / 100)  # each step takes 10 ms
@@ -148,7 +149,7 @@ def test_the_time_of_a_live_view_counts_and_slows_it_down(
         client.add_acls([AclInfo("topic", "h-time", "User:bob", "read")])
         with client.producer("h-time") as producer, web.stream("GET", path) as answer:
             lines = (line for line in answer.iter_lines() if line.startswith("data:"))
-            next(lines)  # it has begun
+            next(lines)  # the view has begun
             client.security.alter_quotas({"request_percentage": 1.0}, user="bob")
             began = time.monotonic()
             for number in range(3):
@@ -197,7 +198,7 @@ def test_many_at_once_read_no_more_than_one_after_the_other(
     with broker.connect() as client:
         client.create_topic("h-read")
     assert write(web, "h-read", 20 * KB).status_code == 201
-    quotas.set({"user": "ANONYMOUS"}, consumer_byte_rate=100.0)  # of which one answer takes more than this test
+    quotas.set({"user": "ANONYMOUS"}, consumer_byte_rate=100.0)  # one answer uses it up for longer than this test
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(web.get, ["/topics/h-read/events?start=earliest"] * 8))
     assert sorted(each.status_code for each in answers) == [200] + [429] * 7
@@ -206,7 +207,7 @@ def test_many_at_once_read_no_more_than_one_after_the_other(
 def test_many_at_once_write_no_more_than_one_after_the_other(
     broker: RunningBroker, web: httpx.Client, quotas: Quotas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their bodies come slowly: each has begun before another one is whole."""
+    """The bodies of the requests come slowly: all requests have begun before the first body is whole."""
     monkeypatch.setattr(paying, "MOST_WRITE", 2.0)
     check, begun = HttpPayer.check, []
 
@@ -217,7 +218,7 @@ def test_many_at_once_write_no_more_than_one_after_the_other(
     monkeypatch.setattr(HttpPayer, "check", checked)
     with broker.connect() as client:
         client.create_topic("h-at-once")
-    quotas.set({"user": "ANONYMOUS"}, producer_byte_rate=100.0)  # of which one takes more than this test
+    quotas.set({"user": "ANONYMOUS"}, producer_byte_rate=100.0)  # one write uses it up for longer than this test
 
     def write_slowly(_: int) -> int:
         def body() -> Iterator[bytes]:
@@ -233,7 +234,7 @@ def test_many_at_once_write_no_more_than_one_after_the_other(
 
 
 def test_other_paths_count_as_well(monkeypatch: pytest.MonkeyPatch, broker: RunningBroker, quotas: Quotas) -> None:
-    monkeypatch.setattr(throttled, "HELD", 0.2)  # who sets the quotas, and takes them away at the end, is the same user
+    monkeypatch.setattr(throttled, "HELD", 0.2)  # the same user sets the quotas, and removes them at the end
     for path in ("/metrics", "/api/v1/openapi.json", "/"):
         quotas.alter({"user": "ANONYMOUS"}, request_percentage=None)
         quotas.set({"user": "ANONYMOUS"}, request_percentage=0.01)

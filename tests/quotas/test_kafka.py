@@ -1,4 +1,4 @@
-"""Quotas in Kafka's protocol: how they are set, and what they do to who is over them."""
+"""Quotas in Kafka's protocol: how they are set, and what they do to clients that are over them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.quotas.quotas import Quotas, throttled_seconds
 
 EXACT, DEFAULT, ANY = 0, 1, 2
 KB = 1000
-NAMED = 12  # the last version of Produce that has names
+NAMED = 12  # the last version of Produce that names topics; later ones have ids
 
 
 def batch_of(value: bytes) -> bytes:
@@ -108,11 +108,12 @@ def test_they_are_there_after_a_restart(tmp_path: Path) -> None:
 # --- what they do (KIP-219)
 
 
-@pytest.mark.parametrize(("most", "turns"), [(500, [5]), (2, [3, 1, 1])])  # nobody else waits any more
+# The last two writes of [3, 1, 1] come alone, because nobody else waits any more.
+@pytest.mark.parametrize(("most", "turns"), [(500, [5]), (2, [3, 1, 1])])
 def test_small_writes_have_one_place_beside_large_ones(
     broker: RunningBroker, quotas: Quotas, monkeypatch: pytest.MonkeyPatch, most: int, turns: list[int]
 ) -> None:
-    """Else a producer of small batches would get little beside others of its user."""
+    """Otherwise a producer of small batches would get little of the quota beside other producers of its user."""
     monkeypatch.setattr(throttled, "MOST_TOGETHER", most)
     quotas.set({"user": "ANONYMOUS"}, producer_byte_rate=100.0 * KB)
     places, place = [], ClientQuotas.place
@@ -164,7 +165,7 @@ def test_a_producer_is_answered_at_once_and_then_not_read(broker: RunningBroker,
         answer = raw.ask(ApiKey.PRODUCE, produce("written", batch_of(bytes(350 * KB))), NAMED)
         assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0
         assert watch.seconds < 2
-        assert 2300 < answer["throttle_time_ms"] < 2600  # 350 KB, of which 100 KB may come at once
+        assert 2300 < answer["throttle_time_ms"] < 2600  # 100 of the 350 KB may come at once
         assert raw.ask(ApiKey.DESCRIBE_CLUSTER)["error_code"] == 0
         assert time.monotonic() - before >= 2.3
         assert watch.seconds < 20
@@ -214,19 +215,19 @@ def test_a_fetch_over_the_quota_is_answered_empty(broker: RunningBroker, quotas:
         wanted = fetch([(id, 0, 0)])
         first = raw.ask(ApiKey.FETCH, wanted)
         [records] = [each["records"] for topic in first["responses"] for each in topic["partitions"]]
-        assert 120 * KB <= len(records) < 240 * KB  # one batch, although it is more than that of a second
+        assert 120 * KB <= len(records) < 240 * KB  # one batch, although it is more than a second allows
         assert first["throttle_time_ms"] > 100
         watch = Stopwatch()
         second = other.ask(ApiKey.FETCH, wanted)
         assert (second["responses"], second["error_code"]) == ([], 0)
         assert second["throttle_time_ms"] > 50
-        assert watch.seconds < 1.5  # it is told to wait for 2 s
-        third = raw.ask(ApiKey.FETCH, wanted)  # once it is read again
+        assert watch.seconds < 1.5  # the answer does not wait; it tells the client to wait for 2 s
+        third = raw.ask(ApiKey.FETCH, wanted)  # it is answered once the broker reads this connection again
         assert third["responses"]
 
 
 def test_a_leaver_is_seen_while_it_is_not_read(broker: RunningBroker, quotas: Quotas) -> None:
-    """What it holds goes to others: here its connection."""
+    """The broker frees what the client holds; here that is its connection."""
     quotas.set({"client-id": "leaver"}, producer_byte_rate=1.0)
     with Raw(broker.kafka_address, client_id="leaver") as raw:
         raw.make("left")
@@ -260,7 +261,7 @@ def create(raw: Raw, version: int, *names: str) -> tuple[list[int], int]:
 
 
 def test_changes_of_topics_are_refused_to_who_knows_that(broker: RunningBroker, quotas: Quotas) -> None:
-    """A rate of 0.2 partitions a second: 2.2 may come at once (KIP-599)."""
+    """At 0.2 partitions a second, 2.2 partitions may be made at once (KIP-599)."""
     quotas.set({"client-id": "maker"}, controller_mutation_rate=0.2)
     with Raw(broker.kafka_address, client_id="maker") as raw:
         codes, wait = create(raw, 7, "made-0", "made-1", "made-2")
@@ -274,7 +275,7 @@ def test_changes_of_topics_are_refused_to_who_knows_that(broker: RunningBroker, 
         asked = {"topics": [{"name": "made-0", "count": 3}]}  # type: ignore[dict-item]
         [grown] = raw.ask(ApiKey.CREATE_PARTITIONS, asked, 3)["results"]
         assert grown["error_code"] == Code.THROTTLING_QUOTA_EXCEEDED
-    with Raw(broker.kafka_address, client_id="maker") as raw:  # a topic that would be made by asking for it
+    with Raw(broker.kafka_address, client_id="maker") as raw:  # Metadata would create the topic that it names
         [topic] = raw.ask(ApiKey.METADATA, {"topics": [{"name": "made-9"}], "allow_auto_topic_creation": True})[
             "topics"
         ]
@@ -288,17 +289,18 @@ def test_changes_by_others_are_done_and_then_not_read(broker: RunningBroker, quo
     with Raw(broker.kafka_address, client_id="old-maker") as raw:
         codes, wait = create(raw, 5, *(f"old-{number}" for number in range(6)))
         assert codes == [0] * 6
-        assert 1000 < wait <= 13_001  # 12 partitions, of which 5.5 may come at once
+        assert 1000 < wait <= 13_001  # 5.5 of the 12 partitions may be made at once
 
 
-# --- who would evade them
+# --- attempts to evade them
 
 
 def test_many_connections_and_client_ids_are_one_user(
     broker: RunningBroker, quotas: Quotas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Thirty connections, each with a client id of its own: together they write at the rate, however long they wait.
-    Whose turn does not come soon is refused, and told to be silent; it is an error after which producers try again."""
+    """Thirty connections, each with a client id of its own, together write at the rate of one user, however long they
+    wait. A write whose turn does not come soon is refused, and its client is told to be silent. Producers try again
+    after this error."""
     monkeypatch.setattr(throttled, "HELD", 1.2)
     with Raw(broker.kafka_address) as raw:
         raw.make("evaded")
@@ -322,12 +324,13 @@ def test_many_connections_and_client_ids_are_one_user(
     for raw in connections.values():
         raw.close()
     assert len(codes) == 30
-    assert 4 <= codes.count(0) <= 2 + last * 2 + 1  # 50 KB each: two at once, and two a second
+    assert 4 <= codes.count(0) <= 2 + last * 2 + 1  # each has 50 KB: two may come at once, and then two a second
     assert set(codes) == {0, Code.REQUEST_TIMED_OUT}
 
 
 def test_new_connections_write_no_more(broker: RunningBroker, quotas: Quotas, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One after the other, each with one write, also of many partitions; nothing of what is refused is written."""
+    """Connections come one after another, each with one write; one of them is to many partitions. Nothing of a refused
+    write is stored."""
     monkeypatch.setattr(throttled, "HELD", 0.2)
     with broker.connect() as client:
         client.create_topic("anew", partitions=300)
@@ -354,7 +357,8 @@ def test_new_connections_write_no_more(broker: RunningBroker, quotas: Quotas, mo
 def test_a_write_without_answer_waits_for_a_place(
     broker: RunningBroker, quotas: Quotas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody could be told that it was refused. Its connection stays, also behind a peer that has left."""
+    """It is not refused, because the client would not be told. All such writes are stored at last, also those of a
+    client that has left meanwhile, and the connection of the other client stays."""
     monkeypatch.setattr(throttled, "HELD", 0.2)
     with Raw(broker.kafka_address) as raw, Raw(broker.kafka_address) as left, Raw(broker.kafka_address) as other:
         other.make("mute")
@@ -378,12 +382,13 @@ def test_a_write_without_answer_waits_for_a_place(
 def test_the_metric_tells_how_long_a_write_waits_for_a_place(
     broker: RunningBroker, quotas: Quotas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It looks for one when a quarter of the time is over that it would wait for."""
+    """A write without a place looks for one again when a quarter of its expected wait is over."""
     monkeypatch.setattr(throttled, "HELD", 0.2)
     with Raw(broker.kafka_address) as raw, Raw(broker.kafka_address) as other:
         other.make("muted")
         quotas.set({"user": "ANONYMOUS"}, producer_byte_rate=1.0 * KB)
-        other.ask(ApiKey.PRODUCE, produce("muted", batch_of(bytes(13 * KB))), NAMED)  # others wait for 11 seconds
+        # Later writes have to wait for 11 seconds.
+        other.ask(ApiKey.PRODUCE, produce("muted", batch_of(bytes(13 * KB))), NAMED)
         before, began = throttled_seconds(broker), time.monotonic()
         raw.send(ApiKey.PRODUCE, produce("muted", batch_of(b"1"), acks=0), NAMED)
         wait_until(lambda: throttled_seconds(broker) - before > 4, "it looks again")

@@ -1,4 +1,4 @@
-"""The rates that librdkafka's producer and consumer keep to, unmodified."""
+"""librdkafka's producer and consumer, unmodified, keep to their rates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ck: Any = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not 
 
 
 def test_a_producer_keeps_to_its_rate(broker: RunningBroker, quotas: Quotas) -> None:
-    """Once its credit is used up."""
+    """The producer keeps to its rate once the burst that it may send at first is used up."""
     rate = 400 * KB
     quotas.set({"client-id": "fast-writer"}, producer_byte_rate=float(rate))
     stats: list[dict[str, Any]] = []
@@ -38,7 +38,7 @@ def test_a_producer_keeps_to_its_rate(broker: RunningBroker, quotas: Quotas) -> 
     )
 
     def took(error: Any, _: Any) -> None:
-        if error is None:  # else it was purged at the end
+        if error is None:  # an error means that it was purged at the end
             acked.append(time.monotonic())
 
     began = time.monotonic()
@@ -58,7 +58,8 @@ def test_a_producer_keeps_to_its_rate(broker: RunningBroker, quotas: Quotas) -> 
 def test_producers_that_are_refused_write_all(
     broker: RunningBroker, quotas: Quotas, monkeypatch: pytest.MonkeyPatch, idempotent: bool
 ) -> None:
-    """Six that share a quota, and have more to write than comes to its turn soon: none of them is told of an error."""
+    """Six producers share a quota. They have so much to write that not every write gets its turn soon, and some are
+    refused. No producer reports an error."""
     monkeypatch.setattr(throttled, "HELD", 0.2)
     rate, topic, each = 200 * KB, f"refused-{idempotent}", 20
     quotas.set({"user": "ANONYMOUS"}, producer_byte_rate=float(rate))
@@ -107,8 +108,8 @@ def test_a_consumer_keeps_to_its_rate(broker: RunningBroker, quotas: Quotas) -> 
 
 
 def test_an_admin_client_creates_topics_at_its_rate(broker: RunningBroker, quotas: Quotas) -> None:
-    """Its versions know no refusal by a quota: so it is made to wait (KIP-599). At 1 partition a second 11 may come at
-    once."""
+    """The versions of its requests know no refusal by a quota, so it is made to wait (KIP-599). At 1 partition a
+    second, 11 partitions may be made at once."""
     admin_module: Any = pytest.importorskip("confluent_kafka.admin")
     quotas.set({"client-id": "topic-maker"}, controller_mutation_rate=1.0)
     admin = admin_module.AdminClient({"bootstrap.servers": broker.kafka_address, "client.id": "topic-maker"})

@@ -1,4 +1,5 @@
-"""Live views of one user, by the hour: together they send what consumer_byte_rate allows, and end when they have to."""
+"""Live views of one user, for simulated hours. Together they send what consumer_byte_rate allows, and they end when
+they have to."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ RATE, PART, SECONDS = 1000.0, 16 << 10, 900.0
 
 
 class Views:
-    """Live views which always have more to show. `sent`: bytes; `problems`: how many have said why they end."""
+    """Live views that always have more to show. `sent`: bytes. `problems`: how many views have said why they end.
+    `stand`: whether what a view shows is still there. `allowed`: whether the session of the views still lasts."""
 
     def __init__(self) -> None:
         runtime: Any = SimpleNamespace(
@@ -74,7 +76,7 @@ def simulate(main: Any) -> None:
 
 @pytest.mark.parametrize("count", [1, 20])
 def test_large_parts_of_many_views_keep_to_a_low_rate(count: int) -> None:
-    """A part has what is allowed in 16 seconds."""
+    """One part is as large as what 16 seconds allow."""
     views = Views()
 
     async def main() -> None:
@@ -90,7 +92,8 @@ def test_large_parts_of_many_views_keep_to_a_low_rate(count: int) -> None:
 
 
 def seconds_to_end(end: Callable[[Views], None]) -> float:
-    """Of a view that waits for its quota, from when `end` says that it is over. Nothing more is sent of it."""
+    """Ends a view by `end` while it waits for its quota; returns how many seconds its end took. Checks that the view
+    sends nothing more."""
     views, seconds = Views(), math.inf
 
     async def main() -> None:
@@ -124,7 +127,7 @@ def log_out(views: Views) -> None:
 
 
 def test_a_view_ends_with_its_session() -> None:
-    """A look was taken every 15 seconds, and no part that was sent meanwhile asked."""
+    """Once the session was looked at only every 15 seconds, and parts were still sent meanwhile."""
     assert seconds_to_end(log_out) <= 1
 
 
@@ -160,7 +163,7 @@ def test_a_quota_that_changes_counts_at_once() -> None:
 
 
 def test_views_with_much_to_show_leave_some_to_who_asks_again() -> None:
-    """A consumer, say, that is told how long to wait, as Kafka's are."""
+    """Such a client is a consumer, for example, that is told how long to wait, as Kafka's consumers are."""
     views, answered = Views(), 0
     payer = Payer("ada", "consumer")
 
@@ -183,7 +186,7 @@ def test_views_with_much_to_show_leave_some_to_who_asks_again() -> None:
 
 
 def test_views_are_sent_something_beside_who_asks_all_the_time() -> None:
-    """Pages, say, of which each has what is allowed in three seconds."""
+    """Such clients are pages, for example. Each answer is as large as what three seconds allow."""
     views, answered = Views(), 0
     payer = Payer("ada")
 

@@ -62,7 +62,7 @@ def test_the_command_line(broker: RunningBroker, capsys: pytest.CaptureFixture[s
     found = json.loads(krappy("quota", "list", "--json"))
     assert {"user": None, "client_id": None, "ip": "10.0.0.7", "rates": {"connection_creation_rate": 5.0}} in found
     assert "c-ada" in krappy("quota", "list", "--user", "c-ada")
-    assert "no such quotas" in krappy("quota", "delete", "--user", "c-ada", status=1)  # that is another one
+    assert "no such quotas" in krappy("quota", "delete", "--user", "c-ada", status=1)  # another entity has the quota
     assert "1048576" in krappy("quota", "delete", "--user", "c-ada", "--client-id", "<default>", "producer_byte_rate")
     assert "10.0.0.7" in krappy("quota", "delete", "--ip", "10.0.0.7")
     assert "no such quotas" in krappy("quota", "list", "--user", "c-ada")
@@ -82,7 +82,7 @@ def test_a_producer_is_silenced_and_a_pong_tells_it(broker: RunningBroker, quota
         assert watch.seconds < 2
         pong = raw.ask(m.Ping(), m.Pong)
         assert time.monotonic() - before > 2.3
-        assert watch.seconds < 20  # it goes on; for how long it is silenced, the pong tells
+        assert watch.seconds < 20  # the connection goes on; the pong says how long it was silenced
         assert 2300 < pong.throttled < 2700
 
 
@@ -99,10 +99,10 @@ def test_reads_are_counted_and_polls_wait(broker: RunningBroker, quotas: Quotas)
         assert watch.seconds < 2
         raw.ask(m.Poll(reader, max_records=1, max_wait=0), m.Polled)
         assert time.monotonic() - before > 2.3
-        assert watch.seconds < 20  # it goes on
+        assert watch.seconds < 20  # the connection goes on
 
 
-LONG_S = 8.0  # seconds: much more than the second for which request_percentage may silence
+LONG_S = 8.0  # seconds: much longer than the one second for which request_percentage may silence a connection
 
 
 def slowest(ask: Callable[[], object], times: int = 4) -> float:
@@ -115,7 +115,8 @@ def slowest(ask: Callable[[], object], times: int = 4) -> float:
 
 
 def test_time_silences_for_a_second_at_most(broker: RunningBroker, quotas: Quotas) -> None:
-    """Kafka's quota window: others who share the quota would be taken for dead, too."""
+    """The second is Kafka's quota window. If the silence lasted longer, other clients who share the quota would be
+    taken for dead, too."""
     quotas.set({"user": "ANONYMOUS"}, request_percentage=0.0001)
     with Peer(broker.address) as peer, Raw(broker.kafka_address) as kafka:
         assert slowest(lambda: peer.ask(m.Ping(), m.Pong)) < LONG_S
@@ -126,7 +127,7 @@ def test_time_silences_for_a_second_at_most(broker: RunningBroker, quotas: Quota
 
 
 def busy(broker: RunningBroker, topic: str, done: threading.Event) -> None:
-    """Writes until it is done, over connections of its own."""
+    """Writes until `done` is set, over connections of its own."""
     with ExitStack() as open_now:
         raws = [open_now.enter_context(Raw(broker.kafka_address)) for _ in range(8)]
         while not done.is_set():
@@ -135,7 +136,8 @@ def busy(broker: RunningBroker, topic: str, done: threading.Event) -> None:
 
 
 def test_what_streams_use_does_not_silence_for_ever(broker: RunningBroker, quotas: Quotas) -> None:
-    """They go on, and use more, while the next request waits: it would never begin."""
+    """Streams go on, and use more of the quota, while the next request waits. If the request waited for that, too, it
+    would never begin."""
     topic, done = "n-streams", threading.Event()
     with broker.connect() as client:
         client.create_topic(topic)
@@ -160,8 +162,8 @@ def test_what_streams_use_does_not_silence_for_ever(broker: RunningBroker, quota
 def test_watches_keep_to_the_rate_however_large_their_parts_are(
     broker: RunningBroker, quotas: Quotas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A part is of more seconds than others' debt is for, and than a connection is silent for. Pings
-    are answered meanwhile."""
+    """One part is as large as what several seconds allow: more than the debt that other clients may be in, and longer
+    than a connection may be silenced. Pings are answered meanwhile."""
     monkeypatch.setitem(DEBT, QuotaKey.CONSUME, 1.0)
     monkeypatch.setattr(Connection, "_longest", 0.05)
     rate, part = 100.0 * KB, 256 * 1024
@@ -186,7 +188,7 @@ def test_watches_keep_to_the_rate_however_large_their_parts_are(
 
 
 def test_a_watch_that_waits_for_its_quota_ends_with_its_right(tmp_path: Path) -> None:
-    """What it had to tell is not told any more."""
+    """The watch gets none of the entries that it waited for."""
     with broker_of(tmp_path) as (broker, client):
         client.create_topic("n-ends")
         client.add_acls([AclInfo("topic", "n-ends", "User:bob", "read")])
@@ -203,7 +205,7 @@ def test_a_watch_that_waits_for_its_quota_ends_with_its_right(tmp_path: Path) ->
             answer = peer.receive()
         assert answer[0] == watch
         assert isinstance(answer[1], errors.TopicAuthorizationFailed)
-        assert time.monotonic() - begun < 60  # the part would come in half an hour
+        assert time.monotonic() - begun < 60  # its part would come only after half an hour
 
 
 def test_a_watch_that_waits_for_its_quota_ends_with_its_topic(broker: RunningBroker, quotas: Quotas) -> None:
@@ -220,13 +222,13 @@ def test_a_watch_that_waits_for_its_quota_ends_with_its_topic(broker: RunningBro
         answers = [peer.receive() for _ in watches]
         assert {id for id, _ in answers} == set(watches)
         assert all(isinstance(error, errors.UnknownTopic) for _, error in answers)
-        assert time.monotonic() - begun < 60  # a part would come in minutes
+        assert time.monotonic() - begun < 60  # a part would come only after minutes
 
 
 def test_a_watch_of_one_who_is_over_his_quota_waits(
     broker: RunningBroker, quotas: Quotas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not refused, and what is behind it on its connection does not wait."""
+    """The watch is not refused, and later requests on its connection do not wait."""
     monkeypatch.setattr(throttled, "HELD", 0.2)
     with broker.connect() as client, Peer(broker.address) as other, Peer(broker.address) as peer:
         client.create_topic("n-owed")
@@ -244,7 +246,7 @@ def test_a_watch_of_one_who_is_over_his_quota_waits(
 
 
 def test_topics_are_refused_beyond_their_rate(broker: RunningBroker, quotas: Quotas) -> None:
-    """A client tries again by itself: here is what it is told."""
+    """The error tells a client when to try again. Krappy's client does so by itself."""
     quotas.set({"user": "ANONYMOUS"}, controller_mutation_rate=0.5)
     with Peer(broker.address) as raw:
         raw.ask(m.CreateTopic("n-made-0", 7), m.TopicCreated)
@@ -270,7 +272,8 @@ def test_an_address_opens_connections_at_its_rate(broker: RunningBroker, quotas:
 
 
 def test_a_topic_for_dead_letters_counts_as_a_mutation(tmp_path: Path) -> None:
-    """Of whoever has joined the group: while his quota has no room, the event stays dead, and is not lost."""
+    """It counts for the user who has joined the group. While his quota has no room, the event stays dead, and is not
+    lost."""
     said: list[str] = []
     with (
         run_broker(

@@ -1,5 +1,6 @@
-"""Who comes again and again, or with many connections at once: what a user has read counts for the user, not for one
-connection of it; and what one client of a user did keeps the others silent for a bounded time."""
+"""Clients that connect again and again, or by many connections at once. What a user has read counts for the user, and
+not for one of his connections. What one client of a user did silences the user's other clients for a bounded time
+only."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from tests.handlers.raw import records
 from tests.kafka.raw import Raw, fetch
 from tests.quotas.quotas import Quotas
 
-VALUE = 20_000  # bytes; 200 s of the quota
+VALUE = 20_000  # bytes; as much as the quota allows in 200 s
 RATE = 100.0
 TOPIC = "again"
 
@@ -43,7 +44,7 @@ def topics(broker: RunningBroker) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests are held for a moment only."""
+    """Requests over the quota wait only for a moment, and are then refused."""
     monkeypatch.setattr(throttled, "HELD", 0.05)
 
 
@@ -88,8 +89,8 @@ def test_a_new_connection_reads_no_more(broker: RunningBroker, read: Callable[[N
 @pytest.mark.usefixtures("impatient", "poor")
 @pytest.mark.parametrize("topic", [TOPIC, "scattered"])
 def test_many_connections_at_once_read_once(broker: RunningBroker, topic: str) -> None:
-    """Also what waits for other tasks before it is answered."""
-    with Native(broker.address) as raw:  # the burst
+    """This is so even if a request waits for other tasks before it is answered."""
+    with Native(broker.address) as raw:  # uses up the burst
         handle = raw.producer(topic).handle
         raw.call(m.Batch(handle, 0, records((b"k", bytes(VALUE)))))
 
@@ -142,7 +143,7 @@ def test_a_new_connection_writes_no_more(
 def test_producers_that_are_refused_write_all_as_slowly_as_they_may(
     broker: RunningBroker, quotas: Quotas, impatient: None
 ) -> None:
-    """Eight at once, each event once and in its order: they try again by themselves."""
+    """Eight producers write at once, and try again by themselves. Each event is stored once, and in order."""
     topic, writers, size = "refused", 8, 20_000
     with broker.connect() as client:
         client.create_topic(topic)
@@ -169,7 +170,7 @@ def test_another_client_of_the_user_is_silent_for_a_bounded_time(broker: Running
         get(raw)
     with Raw(broker.kafka_address) as raw:
         answer = raw.ask(ApiKey.FETCH, fetch([(TOPIC, 0, 0)]), 12)
-    assert 0 < answer["throttle_time_ms"] < 1000 * (WINDOW + 5)  # and for the answer itself
+    assert 0 < answer["throttle_time_ms"] < 1000 * (WINDOW + 5)  # the window, and some time for the answer itself
 
 
 def test_a_quota_that_is_set_again_begins_anew(broker: RunningBroker, poor: Quotas) -> None:
@@ -182,7 +183,7 @@ def test_a_quota_that_is_set_again_begins_anew(broker: RunningBroker, poor: Quot
 
 
 def test_a_client_that_is_refused_asks_again(broker: RunningBroker, quotas: Quotas, impatient: None) -> None:
-    """Without noticing: it gets all, as slowly as it may."""
+    """Its user notices nothing: it gets all events, only more slowly."""
     with broker.connect() as client:
         assert client.table("large") is not None
         quotas.set({"user": "ANONYMOUS"}, consumer_byte_rate=1_000_000.0)
