@@ -1,4 +1,4 @@
-"""Certificates for tests, by `trustme`: an authority, and files that it signs."""
+"""Certificates for tests, made by `trustme`: an authority, and certificates that it signs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Authority:
     """`ca`: the PEM file of its own certificate."""
 
     def __init__(self, folder: Path, seconds: float | None = None) -> None:
-        """`seconds`: for which it is valid from now on; None: for years."""
+        """`seconds`: how long the authority is valid from now on. None: it is valid for years."""
         self._folder = folder
         self._made = trustme.CA() if seconds is None else _valid_for(seconds)
         self._number = 0
@@ -37,8 +37,9 @@ class Authority:
         pkcs8: bool = False,
         key: KeyType = KeyType.ECDSA,
     ) -> str:
-        """A PEM file of a certificate with its key, for these hosts or addresses; valid from `since` on, for
-        `seconds` from now. `subject`: its common name. `pkcs8`: the key is in the format that Java reads."""
+        """Makes a certificate for these hosts or addresses; returns the path of a PEM file with it and its key. It is
+        valid from `since` until `seconds`, both in seconds from now. `subject`: its common name. `pkcs8`: the key is in
+        the format that Java reads."""
         self._number += 1
         issued = self._made.issue_cert(
             *names,
@@ -58,12 +59,12 @@ class Authority:
         return str(path)
 
     def context(self, cert: str | None = None) -> ssl.SSLContext:
-        """For a client that trusts this authority."""
+        """The context of a client that trusts this authority."""
         return client_context(self.ca, cert)
 
 
 def _valid_for(seconds: float) -> trustme.CA:
-    """An authority as `trustme` makes them, whose own certificate expires."""
+    """An authority like those of `trustme`, but its own certificate expires after `seconds`."""
     made = trustme.CA()
     pem = made.private_key_pem.bytes()
     key = serialization.load_pem_private_key(pem, None)

@@ -9,7 +9,7 @@ from tests.security.guarded import Guarded, guarded_broker
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """One broker for all tests of a module, each of which uses names of its own."""
+    """One broker for all tests of a module. Each test uses names of its own."""
     faults = []
 
     def report(event: str, **facts: object) -> None:

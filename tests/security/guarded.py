@@ -1,6 +1,6 @@
-"""A broker with an authorizer, one who may do everything, and one who may do nothing.
+"""A broker with an authorizer, and clients: one that may do everything, and one that may do nothing.
 
-Nobody logs in here: both are User:ANONYMOUS, and ACLs tell them apart by the address that they come from.
+Nobody logs in here. All are User:ANONYMOUS, and ACLs tell them apart by the address that they come from.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from tests.console.web import Web
 from tests.handlers.raw import Raw as Native
 from tests.kafka.raw import Raw as Kafka
 
-ADMIN, NOBODY, USER = "127.0.0.1", "127.0.0.2", "127.0.0.3"  # the addresses that they come from
+# The clients' addresses. ADMIN may do everything, NOBODY nothing, and USER what the test allows.
+ADMIN, NOBODY, USER = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 KINDS = (Resource.TOPIC, Resource.GROUP, Resource.CLUSTER, Resource.TRANSACTIONAL_ID)
 
 
@@ -47,7 +48,7 @@ def rule(
 
 
 def filtered(**fields: Any) -> dict[str, Any]:
-    """A filter for DescribeAcls and DeleteAcls that matches all but for these fields."""
+    """A filter for DescribeAcls and DeleteAcls that matches all ACLs with these fields."""
     anything = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
     return {**anything, **fields}
 
@@ -61,7 +62,7 @@ class Guarded(NamedTuple):
         assert all(each["error_code"] == 0 for each in results), results
 
     def take_away(self, host: str = USER) -> None:
-        """All ACLs of this address."""
+        """Deletes all ACLs of this address."""
         [result] = self.admin.ask(ApiKey.DELETE_ACLS, {"filters": [filtered(host_filter=host)]})["filter_results"]
         assert result["error_code"] == 0, result
 

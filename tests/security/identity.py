@@ -1,6 +1,6 @@
-"""An identity provider for tests: discovery, a JWK set, authorization with PKCE, tokens; it signs with real keys.
+"""An identity provider for tests: discovery, a JWK set, authorization with PKCE, tokens. It signs with real keys.
 
-It is no part of what is tested, and knows nothing of it: it follows RFC 6749, RFC 7636 and OpenID Connect Core.
+It shares no code with what is tested. It follows RFC 6749, RFC 7636 and OpenID Connect Core.
 """
 
 from __future__ import annotations
@@ -48,15 +48,16 @@ def new_key(algorithm: str = "RS256", id: str | None = None) -> ProviderKey:
 
 
 class Granted(NamedTuple):
-    """What a code stands for."""
+    """What an authorization code stands for."""
 
     asked: Mapping[str, str]
     user: str
 
 
 class IdentityProvider:
-    """`asked`: how often each path was requested. `visitor`: who logs in at `/authorize`. `groups`: of everybody who
-    comes to it. `audience`: of access tokens. `certificate`: PEM file of one with its key, for https."""
+    """`asked`: how often each path was requested. `visitor`: the user who logs in at `/authorize`. `groups`: the groups
+    of every user. `audience`: the audience of access tokens. `certificate`: a PEM file of a certificate and its key,
+    for https; None: http."""
 
     audience = AUDIENCE
 
@@ -65,9 +66,9 @@ class IdentityProvider:
         self.keys = [new_key()]
         self.asked: Counter[str] = Counter()
         self.visitor, self.groups = "ada", ["ops"]
-        self.seconds = 3600.0  # that tokens last
-        self.answers: dict[str, bytes] = {}  # in place of its own, by path
-        self.hanging = threading.Event()  # set: /hang ends
+        self.seconds = 3600.0  # how long tokens last
+        self.answers: dict[str, bytes] = {}  # by path: an answer that a test sets in place of the provider's own
+        self.hanging = threading.Event()  # once it is set, /hang ends
         self._codes: dict[str, Granted] = {}
         self._server: ThreadingHTTPServer | None = None
         self._port = 0
@@ -79,7 +80,7 @@ class IdentityProvider:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Of a broker that takes its tokens."""
+        """The settings of a broker that accepts its tokens."""
         return {"oauth_issuer": self.issuer, "oauth_audience": AUDIENCE, "oauth_jwks_url": f"{self.issuer}/keys"}
 
     # --- tokens
@@ -87,7 +88,7 @@ class IdentityProvider:
     def token(
         self, user: str = "ada", *, seconds: float | None = None, key: ProviderKey | None = None, **claims: Any
     ) -> str:
-        """Claims that are None are left out."""
+        """A signed token. Claims that are None are left out."""
         now = time.time()
         said = {
             "iss": self.issuer,
@@ -131,7 +132,7 @@ class IdentityProvider:
             self._server = None
 
     def answer(self, path: str) -> Any:
-        """To a GET; None: there is nothing."""
+        """The answer to a GET, as a JSON value. None: there is nothing at this path."""
         if path == "/keys":
             return {"keys": [each.public for each in self.keys]}
         if path == "/.well-known/openid-configuration":
@@ -144,7 +145,7 @@ class IdentityProvider:
         return None
 
     def authorize(self, asked: Mapping[str, str]) -> str:
-        """Where the browser goes on."""
+        """Lets the visitor log in; returns the URL to which the browser is sent back."""
         assert asked["response_type"] == "code"
         assert asked["client_id"] == CLIENT
         assert "openid" in asked["scope"].split()
@@ -154,7 +155,7 @@ class IdentityProvider:
         return f"{asked['redirect_uri']}?" + urlencode({"code": code, "state": asked["state"], "iss": self.issuer})
 
     def grant(self, form: Mapping[str, str], user: str, secret: str) -> Any:
-        """The answer of the token endpoint; None: refused."""
+        """The answer of the token endpoint. None: the request is refused."""
         if form.get("grant_type") == "client_credentials":
             return self._tokens(self.token(user, groups=self.groups)) if secret else None
         granted = self._codes.pop(form.get("code", ""), None)

@@ -1,4 +1,4 @@
-"""Where a peer comes from is one address in all protocols, also at a listener for IPv6 that takes IPv4, too."""
+"""A peer has the same address in all protocols, even at a listener for IPv6 that also takes IPv4."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.process import wait_until
 from tests.security.guarded import rule
 
 TOKEN = "a-token-of-some-length"
-DENIED = {"127.0.0.9": "127.0.0.9", "127.0.0.10": "::ffff:127.0.0.10"}  # how the ACLs name them
+DENIED = {"127.0.0.9": "127.0.0.9", "127.0.0.10": "::ffff:127.0.0.10"}  # by address of a peer: how an ACL names it
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def here(address: str) -> str:
 
 
 def asked(broker: RunningBroker, source: str) -> list[bool]:
-    """Whether one who comes from there may read: by Kafka's protocol, the native one, and HTTP."""
+    """Whether a client from this address may read by [Kafka's protocol, the native protocol, HTTP]."""
     with Kafka(here(broker.kafka_address), source=source) as raw:
         [topic] = raw.ask(ApiKey.METADATA, {"topics": [{"name": "t"}]})["topics"]
         assert topic["error_code"] in (0, Code.TOPIC_AUTHORIZATION_FAILED)
@@ -126,7 +126,7 @@ def test_an_acl_for_an_address_counts_in_each_protocol(broker: RunningBroker, au
     )
 
 
-# --- who has one address of IPv6 has all of its network
+# --- whoever has one IPv6 address has all addresses of its network
 
 
 ONE, NEXT, THIRD, OTHER = "2001:db8::1", "2001:db8::ffff:2", "2001:db8::3", "2001:db8:0:1::1"

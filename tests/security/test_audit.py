@@ -1,4 +1,4 @@
-"""The audit log of a real broker: what is in it, and what a peer can't do to it."""
+"""The audit log of a real broker: what is in it, and that no peer can damage it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Audited:
         self._marks = count()
 
     def lines(self) -> list[Line]:
-        """Of both files."""
+        """The lines of both files."""
         files = [each for each in (self.file, self.failures) if each.exists()]
         return [line for each in files for line in json_lines(each)]
 
@@ -49,7 +49,7 @@ class Audited:
         return Path(f"{self.file}.failures")
 
     def wait(self, wanted: Callable[[Line], bool]) -> Line:
-        """The first line that is wanted, once it is there."""
+        """Waits until a line is wanted; returns the first such line."""
         found: list[Line] = []
 
         def there() -> bool:
@@ -60,7 +60,8 @@ class Audited:
         return found[0]
 
     def settle(self) -> None:
-        """Returns once all that was told before is written, but for failures to log in: a change is always told."""
+        """Waits until all earlier lines are written, except for failures to log in. It makes a change and waits for its
+        line, because every change has one."""
         name = f"mark-{next(self._marks)}"
         with self.broker.connect(user="admin", password=SECRET) as client:
             client.create_topic(name)
@@ -174,7 +175,7 @@ def test_every_change_is_told_with_before_and_after(audited: Audited) -> None:
 
 
 def test_groups_that_are_moved_and_deleted_are_told(audited: Audited) -> None:
-    """By every way: the native protocol, what Kafka's tools ask for, HTTP."""
+    """This is so in every way: by the native protocol, by the requests of Kafka's tools, and by HTTP."""
     with audited.broker.connect(user="admin", password=SECRET) as client:
         client.create_topic("moved")
         with client.producer("moved") as producer:
@@ -213,7 +214,7 @@ def test_groups_that_are_moved_and_deleted_are_told(audited: Audited) -> None:
         raw.ask(ApiKey.DELETE_GROUPS, {"groups_names": ["classic", "shared", "absent"]})
     audited.settle()
     assert told("classic") == [
-        ("positions", None, {"moved-0": 3}),  # whoever commits by himself does it often: once a minute
+        ("positions", None, {"moved-0": 3}),  # a consumer commits often, so only one commit a minute is told
         ("positions", {"moved-0": 4}, None),
         ("group", {"protocol": "classic"}, None),
     ]
@@ -228,7 +229,7 @@ def test_groups_that_are_moved_and_deleted_are_told(audited: Audited) -> None:
 def test_an_aborted_job_is_told(audited: Audited) -> None:
     with logged_in_natively(audited.broker, "admin") as raw:
         stages = [raw.call(m.Stage("staged", "nightly", f"{task}", "0")).stage for task in range(2)]
-        for each in (stages[0], stages[0], None, None):  # the second of each finds nothing to abort
+        for each in (stages[0], stages[0], None, None):  # each second request finds nothing to abort
             raw.call(m.AbortStaged("nightly", each))
         raw.call(m.AbortStaged("not-begun"))
     audited.settle()
@@ -237,7 +238,7 @@ def test_an_aborted_job_is_told(audited: Audited) -> None:
     assert [(line["name"], line.get("before"), line["after"]) for line in found] == [
         ("nightly", {"state": "Open", "attempts": 2}, {"state": "Open", "attempts": 1}),
         ("nightly", {"state": "Open", "attempts": 1}, {"state": "Aborted"}),
-        ("not-begun", None, {"state": "Aborted"}),  # so that it never begins
+        ("not-begun", None, {"state": "Aborted"}),  # the job can't begin any more
     ]
 
 
@@ -252,7 +253,7 @@ def test_what_is_revoked_while_it_is_open_is_told(audited: Audited) -> None:
             found = audited.wait(lambda line: line["event"] == "ended")
     assert {"principal": "User:ada", "resource": "revoked", "operation": "READ"}.items() <= found.items()
     assert found["reason"] == "no ACL allows it"
-    assert not {"api", "client_id"} & found.keys()  # those are of the request that took it away
+    assert not {"api", "client_id"} & found.keys()  # they would be those of the request that deleted the ACL
 
 
 def test_a_console_session_that_ends_with_its_password_is_told(audited: Audited) -> None:
@@ -270,7 +271,7 @@ def test_a_console_session_that_ends_with_its_password_is_told(audited: Audited)
 
 
 def test_a_session_that_is_not_renewed_is_told(tmp_path: Path) -> None:
-    """In both protocols; who never logged in had none."""
+    """This is so in both protocols. A client that never logged in had no session, so nothing is told of it."""
     users = tmp_path / "users"
     users.mkdir()
     (users / "ada").write_text(SECRET)
@@ -327,7 +328,7 @@ def test_throttling_is_told(audited: Audited) -> None:
 
 
 def test_no_name_breaks_a_line_and_no_peer_fills_the_file(audited: Audited) -> None:
-    """Thousands of denials, each of another name: lines stay whole, and few."""
+    """Thousands of denials, each for another name, make only a few lines, and whole ones."""
     audited.settle()
     before = len(audited.lines())
     evil = '\n{"event":"changed"}\r\x1b[2J\x00'
@@ -335,14 +336,14 @@ def test_no_name_breaks_a_line_and_no_peer_fills_the_file(audited: Audited) -> N
         for start in range(0, 5000, 500):
             names = [{"name": f"{evil}{number}"} for number in range(start, start + 500)]
             raw.ask(ApiKey.METADATA, {"topics": names, "allow_auto_topic_creation": False})
-    user = evil.rstrip("\0")  # PLAIN divides its parts by that
-    for length in (1000, 10):  # the first one is no name at all
+    user = evil.rstrip("\0")  # \0 separates the parts of PLAIN's message
+    for length in (1000, 10):  # a name of 1000 characters is refused as a name
         with logged_in(audited.broker, user + "x" * length, "y"):
             pass
     audited.wait(lambda line: line["event"] == "authentication_failed" and line["user"].startswith(user))
     audited.settle()
     found = audited.lines()
-    assert 0 < len(found) - before <= 2 * USUAL.most  # and what came meanwhile
+    assert 0 < len(found) - before <= 2 * USUAL.most  # the limit grows while lines come
     assert not [line for line in found if line["event"] == "changed" and line.get("client_id") == evil]
     assert all(each.isprintable() and each.isascii() for each in audited.file.read_text().splitlines())
 
@@ -391,7 +392,7 @@ def test_a_file_that_can_not_be_written_is_told_and_stops_nothing(tmp_path: Path
 
 
 def test_lines_that_can_not_be_written_wait_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No request waits for them; those for which there is no room are counted."""
+    """No request waits for lines to be written. Lines for which there is no room are counted."""
     monkeypatch.setattr(audit_backlog, "MOST_WAITING", 5000)
     monkeypatch.setattr(audit_module, "AGAIN_S", 0.05)
     file = tmp_path / "later" / "audit"
@@ -404,7 +405,7 @@ def test_lines_that_can_not_be_written_wait_in_bounded_memory(tmp_path: Path, mo
         wait_until(lambda: '"last"' in file.read_text(), "the next is written")
     lines = json_lines(file)
     written = [line["after"]["producer_byte_rate"] - 1e6 for line in lines if line["kind"] == "quota"]
-    assert written == list(range(len(written)))  # the first ones, each once
+    assert written == list(range(len(written)))  # the first lines, each of them once
     assert len(written) + lines[-1]["lost"] == 60
 
 

@@ -1,4 +1,4 @@
-"""Nobody hides lines of the audit log: not behind many others, not on a full disk, not by a stop or a log level."""
+"""Nobody can hide lines of the audit log: not among many others, not by a full disk, a stop or a log level."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.security.guarded import rule
 from tests.security.test_audit import SECRET, Audited, logged_in
 
 TOPIC = "__krappy_audit"
-BROAD = "\U0001f600"  # twelve bytes of JSON
+BROAD = "\U0001f600"  # a character that takes twelve bytes in JSON
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def make(raw: Raw, name: str) -> int:
     return code
 
 
-# --- behind many others
+# --- among many others
 
 
 def test_denials_hide_no_change_and_nobody_elses_line(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_denials_hide_no_change_and_nobody_elses_line(tmp_path: Path) -> None:
             assert make(admin, f"copy-{number}") == 0
         with logged_in(log.broker, "admin", client_id="another"):
             pass
-        assert make(ada, "made-by-ada") != 0  # she has had her lines
+        assert make(ada, "made-by-ada") != 0  # a denial without a line: she has used up her lines
         log.wait(lambda line: line.get("name") == "copy-2")
         lines = log.lines()
     changed = [line for line in lines if line["event"] == "changed"]
@@ -86,7 +86,7 @@ def fail(broker: RunningBroker, user: str, client_id: str = "x") -> None:
 
 
 def test_failed_logins_drive_nothing_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One address without a login: the file of changes stays as it is, and his failures are summed."""
+    """One address fails to log in many times. The file of changes stays as it is, and the failures are summed up."""
     monkeypatch.setattr(audit_backlog, "FILE_BYTES", 8000)
     monkeypatch.setattr("krappy.core.security.audit.REPEAT_S", 0.5)
     monkeypatch.setattr(audit_module, "DUE_S", 0.1)
@@ -110,7 +110,7 @@ def test_failed_logins_drive_nothing_out(tmp_path: Path, monkeypatch: pytest.Mon
         wait_until(lambda: any("repeated" in line for line in failures()), "they are summed")
         lines = failures()
     alone = [line for line in lines if "user" in line]
-    assert len(alone) <= 2 * FAILED.most + 10  # and what came meanwhile
+    assert len(alone) <= 2 * FAILED.most + 10  # the limit grows while lines come
     assert all(len(json.dumps(line)) < 3000 for line in lines)
     assert {each.name for each in tmp_path.glob("audit*")} <= {"audit", "audit.failures", "audit.failures.1"}
     assert (log.failures.stat().st_mode & 0o077) == 0
@@ -150,7 +150,7 @@ def test_who_failed_over_http_is_told(tmp_path: Path) -> None:
         for user in ("admin", "carl"):
             log.wait(lambda line, user=user: (line.get("mechanism"), line.get("user")) == ("HTTP", user))  # type: ignore[misc]
     told = [facts["user"] for event, facts in said if event == "authentication_failed"]
-    assert told == ["admin", "carl"]  # by default, too, where the broker's log is the audit log
+    assert told == ["admin", "carl"]  # in the broker's log, too, which is the audit log by default
 
 
 def test_a_login_as_another_user_is_told(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_login_as_another_user_is_told(tmp_path: Path) -> None:
 
 
 def test_a_console_session_whose_time_is_over_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever comes next: its own browser may be gone."""
+    """The next request of anybody makes the broker notice, because the session's own browser may be gone."""
     monkeypatch.setattr("krappy.console.login.SESSION_MS", 1)
     with audited(tmp_path) as log:
         base = f"http://{log.broker.http_address}"
@@ -195,13 +195,13 @@ def test_a_console_session_that_gives_way_is_told() -> None:
 
 
 class FullDisk:
-    """`os`, with room for `room` bytes more."""
+    """Stands for the module `os`. `room`: so many bytes can still be written."""
 
     def __init__(self) -> None:
         self.room = 1 << 30
 
     def write(self, opened: int, data: Any) -> int:
-        if self.room <= 0:  # below 0 if a write began when there was more
+        if self.room <= 0:  # it may be negative if a test made the room smaller during a write
             raise OSError(errno.ENOSPC, "No space left on device")
         written = os.write(opened, bytes(data[: self.room]))
         self.room -= written
@@ -212,7 +212,7 @@ class FullDisk:
 
 
 def test_a_full_disk_loses_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes half a line, and no more, until there is room again."""
+    """The disk takes half a line, and then nothing until there is room again."""
     disk = FullDisk()
     monkeypatch.setattr(audit_backlog, "os", disk)
     monkeypatch.setattr(audit_module, "AGAIN_S", 0.05)
@@ -241,7 +241,7 @@ def test_a_full_disk_loses_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_what_there_is_no_room_for_is_counted_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the metrics, and in the next line. Denials leave room for changes."""
+    """The metrics and the next line say how many lines were lost. Denials leave room for changes."""
     monkeypatch.setattr(audit_backlog, "MOST_WAITING", 10_000)
     monkeypatch.setattr(audit_module, "AGAIN_S", 0.05)
     disk = FullDisk()
@@ -274,14 +274,14 @@ def number_of(log: Audited, metric: str) -> float:
 
 
 def test_a_line_that_was_torn_ruins_no_other(tmp_path: Path) -> None:
-    """The machine went down while it was written."""
+    """The machine went down while the line was written."""
     (tmp_path / "audit").write_text('{"event":"cha')
     audit_backlog.append(tmp_path / "audit", ["{}"])
     assert (tmp_path / "audit").read_text() == '{"event":"cha\n{}\n'
 
 
 def test_a_file_that_can_not_be_turned_ends_no_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No descriptor is closed twice: by then its number may be a client's connection."""
+    """No descriptor is closed twice, because by then its number may belong to a client's connection."""
     monkeypatch.setattr(audit_backlog, "FILE_BYTES", 10)
     audit_backlog.append(tmp_path / "audit", ["{}"])
     (tmp_path / "audit.1").mkdir()
@@ -306,7 +306,7 @@ def test_a_file_that_can_not_be_turned_ends_no_other_file(tmp_path: Path, monkey
 def test_what_waits_for_a_topic_is_written_before_an_orderly_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also the first ones: the topic is made before they come."""
+    """This is so for the first lines, too: the topic is there before they come."""
     held, write = True, AuditTopic.write
 
     async def write_later(topic: AuditTopic, lines: Sequence[str], place: int) -> None:
@@ -328,7 +328,7 @@ def test_what_waits_for_a_topic_is_written_before_an_orderly_stop(
 
 @pytest.mark.parametrize("sink", ["topic", "file"])
 def test_what_can_not_be_written_at_the_end_is_in_the_log(tmp_path: Path, sink: str) -> None:
-    """A disk is full, or the topic could not be made: nothing is lost in silence."""
+    """The disk is full, or the topic could not be made. No line is lost silently."""
     said: list[tuple[str, dict[str, Any]]] = []
     (tmp_path / "folder").mkdir()
     where = f"file:{tmp_path}/folder" if sink == "file" else f"topic:{TOPIC}"
@@ -352,7 +352,7 @@ def test_what_can_not_be_written_at_the_end_is_in_the_log(tmp_path: Path, sink: 
     report = Reporter(Logger("error", "json", written))
     for line in lines:
         report("audit_unwritten", line=line)
-    assert len(written.getvalue().splitlines()) == 30  # none is left out, at any level
+    assert len(written.getvalue().splitlines()) == 30  # no log level leaves one out
 
 
 async def refused(topic: AuditTopic) -> Any:

@@ -1,8 +1,9 @@
-"""Every change by every door has one line in the audit log, whether its sender waits for the answer or leaves.
+"""Every change by every protocol has one line in the audit log, whether its sender waits for the answer or leaves.
 
-A sender who leaves has his request cancelled, wherever it waits. So each request is sent again and again, and its
-sender leaves at its first step, its second, … until it is over before he leaves: at each, it was made and told, or
-neither. The broker is alone; its store waits as a cluster's does, which sees what it has written a moment later.
+When a sender leaves, his request is cancelled wherever it waits. So each test sends its request again and again. The
+sender leaves at the request's first step, then at its second, and so on, until the request ends before he leaves. Each
+time the change was made and has its line, or neither. The broker is alone, but its store waits like that of a cluster,
+which sees its own writes a moment later.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from tests.security.guarded import filtered, rule
 
 CREDENTIAL = ScramCredential.of("SCRAM-SHA-512", "a-secret", b"s" * 16).text()
 CHANGES = {Op.CREATE, Op.ALTER, Op.DELETE, Op.ALTER_CONFIGS}
-NO_CHANGE = {  # what needs such a right, and changes nothing that the audit log tells, or has tests of its own
+NO_CHANGE = {  # operations that need such a right, but change nothing that is told; or other tests test them
     **dict.fromkeys(("UPDATE_FEATURES", "ALTER_REPLICA_LOG_DIRS"), "there is one level, and one folder"),
     **dict.fromkeys(("ELECT_LEADERS", "POST /api/v1/cluster/elections"), "a broker alone has no other leaders"),
     **dict.fromkeys(("KeepSnapshot", "CloseSnapshot"), "a reader's own"),
@@ -45,11 +46,12 @@ NO_CHANGE = {  # what needs such a right, and changes nothing that the audit log
 
 
 class Leaving:
-    """What the broker does with requests whose sender leaves. `lines`: of changes, since they were looked at last."""
+    """What the broker does with requests whose sender leaves. `lines`: the audit lines of changes since the last
+    look."""
 
     def __init__(self) -> None:
-        self.step = 0  # at which a sender leaves; 0: he does not
-        self.over: queue.SimpleQueue[bool] = queue.SimpleQueue()  # for each request that waited: whether he had left
+        self.step = 0  # the step of the request at which its sender leaves; 0: he stays
+        self.over: queue.SimpleQueue[bool] = queue.SimpleQueue()  # for each request that waited: had its sender left?
         self.lines: list[dict[str, Any]] = []
         self.engine: Any = None
         self.broker: RunningBroker
@@ -59,7 +61,7 @@ class Leaving:
             self.lines.append(facts)
 
     def state(self) -> Any:
-        """All that the changes here change."""
+        """All state that the changes of this module may change."""
         engine = self.engine
         return (
             {name: (topic.id, topic.count, dict(topic.given)) for name, topic in engine.topics.items()},
@@ -118,7 +120,7 @@ def leaving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Leaving]:
             auto_create_topics=True,
             report=found.report,
         ) as found.broker:
-            topic(found.broker, "first")  # so that `engine` is known
+            topic(found.broker, "first")  # this request sets `engine`
             yield found
 
 
@@ -126,7 +128,7 @@ def leaving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Leaving]:
 
 
 class Case(NamedTuple):
-    """`ask(name)`: the body of a request that changes what has this name. `first`: makes what it changes."""
+    """`ask(name)`: the body of a request that changes the thing with this name. `first`: makes that thing."""
 
     ask: Callable[[str], Any]
     first: Callable[[RunningBroker, str], None] = lambda broker, name: None
@@ -285,19 +287,20 @@ HTTP: Mapping[str, Case] = {
         lambda name: {"moves": [{"topic": name, "partition": 0, "replicas": [0]}]}, topic
     ),
 }
-UNSEEN = {"ALTER_PARTITION_REASSIGNMENTS", "ALTER_SHARE_GROUP_OFFSETS", "DELETE_SHARE_GROUP_OFFSETS"}  # by `state`
+# Their changes are not seen in `Leaving.state`.
+UNSEEN = {"ALTER_PARTITION_REASSIGNMENTS", "ALTER_SHARE_GROUP_OFFSETS", "DELETE_SHARE_GROUP_OFFSETS"}
 UNSEEN |= {"DELETE_GROUPS shared"}
 
 
 def test_every_operation_that_changes_something_is_here() -> None:
     changing = {name for name, served in SERVED.items() if {need.op for need in served.needs} & CHANGES}
     known = {name.partition(" ")[0] for name in (*KAFKA, *NATIVE)} | HTTP.keys()
-    assert changing - known - NO_CHANGE.keys() - {"POST /api/v1/logout"} == set()  # which ends sessions
+    assert changing - known - NO_CHANGE.keys() - {"POST /api/v1/logout"} == set()  # a logout ends sessions
     assert NO_CHANGE.keys() <= SERVED.keys()
 
 
 def send(broker: RunningBroker, key: str, body: Any) -> Any:
-    """The connection on which it was sent."""
+    """Sends a request; returns its connection, with the request's id as `id`."""
     if key in KAFKA:
         raw: Any = Raw(broker.kafka_address)
         api = ApiKey[key.partition(" ")[0]]
@@ -316,12 +319,12 @@ def receive(raw: Any) -> Any:
 def test_it_is_made_and_told_or_neither(leaving: Leaving, key: str) -> None:
     case = {**KAFKA, **NATIVE}[key]
     broker = leaving.broker
-    waits = True  # whether its sender can leave while it is handled
+    waits = True  # whether the sender can leave while the request is handled
     for step in range(200):
         name = f"{key.replace(' ', '-').replace(chr(39), '')}-{step:03}"
         case.first(broker, name)
         if "broker" in key:
-            name += "x" * step  # another value each time
+            name += "x" * step  # a setting of the broker gets another value each time
         while not leaving.over.empty():
             leaving.over.get()
         leaving.lines.clear()
@@ -381,7 +384,7 @@ def test_the_same_over_http(leaving: Leaving, key: str, waits: bool) -> None:
 def test_a_change_that_may_have_been_made_is_told(
     leaving: Leaving, monkeypatch: pytest.MonkeyPatch, made: bool
 ) -> None:
-    """The store is lost after the write was sent: nobody knows whether it was done."""
+    """The store is lost after the write was sent, so nobody knows whether it was done."""
     multi = LocalStore.multi
 
     async def lost(store: LocalStore, operations: Any) -> Any:
@@ -403,7 +406,7 @@ def test_a_change_that_may_have_been_made_is_told(
 def test_a_reset_of_which_nobody_knows_whether_it_lasts_is_told(
     leaving: Leaving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another broker coordinates the group before it is replicated."""
+    """Another broker becomes the group's coordinator before the reset is replicated."""
     group(leaving.broker, "unsure")
 
     def deposed(*_: Any, **__: Any) -> Later[None]:
@@ -438,7 +441,7 @@ def test_what_was_refused_is_not_told(leaving: Leaving) -> None:
         (["one"], errors.RequestTimeout("no answer"), ["one"]),
         (["one"], errors.ConnectionLost("the link was lost"), ["one"]),
         (["one"], errors.OffsetOutOfRange("beyond the end"), []),
-        (["one", "two"], errors.OffsetOutOfRange("beyond the end"), ["one", "two"]),  # of one of them
+        (["one", "two"], errors.OffsetOutOfRange("beyond the end"), ["one", "two"]),  # the error is of one of them
     ],
     ids=["no answer", "lost", "refused", "refused in part"],
 )

@@ -1,5 +1,5 @@
-"""Nobody stays, or comes back, by a certificate that has expired: not on a session of TLS that he goes on with, not
-beside a password, and not while he waits for an answer."""
+"""Nobody stays connected, or comes back, with an expired certificate: not by resuming a TLS session, not with a
+password in addition, and not while he waits for an answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.security.test_sasl import SECRET, log_in, users_dir
 
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
 NAMED = "RULE:^CN=([^,]+).*$/$1/,DEFAULT"
-SECONDS = 4.0  # for which a certificate is good: long enough for a broker to start
+SECONDS = 4.0  # how long a certificate is valid: long enough for a broker to start
 EXPIRED = "the certificate has expired"
 ALL = {"topics": None}
 
@@ -44,7 +44,7 @@ def settings(own: Authority, trusted: str, tmp_path: Path, kafka: str = "SSL") -
 
 
 def connect(address: str, context: ssl.SSLContext, session: ssl.SSLSession | None = None) -> Raw:
-    """Raises OSError."""
+    """Opens a connection by TLS; `session`: it is resumed. Raises OSError."""
     raw = Raw(address)
     try:
         raw.socket = context.wrap_socket(raw.socket, server_hostname="127.0.0.1", session=session)
@@ -61,7 +61,7 @@ def session_of(raw: Raw) -> ssl.SSLSession:
 
 
 def goes_on(raw: Raw) -> bool:
-    """Whether it has gone on with a session of before."""
+    """Whether the connection has resumed an earlier TLS session."""
     assert isinstance(raw.socket, ssl.SSLSocket)
     return bool(raw.socket.session_reused)
 
@@ -72,7 +72,7 @@ def until_closed(raw: Raw) -> None:
 
 
 def until_told(folder: Path) -> None:
-    """Until the audit log has it that somebody was refused who has shown a certificate that had expired."""
+    """Waits until the audit log says that a client with an expired certificate was refused."""
     told = ("authentication_failed", "SSL", EXPIRED)
     wait_until(
         lambda: told in [(x["event"], x["mechanism"], x["reason"]) for x in json_lines(folder / "audit.failures")],
@@ -110,7 +110,7 @@ def test_who_goes_on_with_a_session_is_asked_for_his_certificate_of_now(
         until_told(tmp_path)
         ended = [each for each in json_lines(tmp_path / "audit") if each["event"] == "ended"]
         assert {(each["principal"], each["reason"]) for each in ended} == {("User:ada", EXPIRED)}
-        with connect(address, own.context(own.issue("client", subject="ada"))) as other:  # nobody else notices
+        with connect(address, own.context(own.issue("client", subject="ada"))) as other:  # other clients notice nothing
             assert other.ask(ApiKey.API_VERSIONS, version=0)["error_code"] == 0
 
 

@@ -1,4 +1,4 @@
-"""Who a client's certificate makes of it, and for how long."""
+"""A client is the user that its certificate names, until the certificate expires."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_certificate_is_a_user_until_it_expires(tmp_path: Path) -> None:
             assert client.ping().principal == "User:ANONYMOUS"
             with pytest.raises(errors.KrappyError):
                 client.create_topic("nobodys")
-        no_name = authority.issue("c.example", subject="Ada 7")  # no rule is for it
+        no_name = authority.issue("c.example", subject="Ada 7")  # no mapping rule matches this name
         with pytest.raises(errors.ConnectionLost), broker.connect(ca=authority.ca, cert=no_name, timeout=5):
             pass
         soon = authority.issue("c.example", subject="bob", seconds=6)

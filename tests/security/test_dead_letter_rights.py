@@ -1,4 +1,4 @@
-"""Dead letters show nobody the events of a topic that he may not read, whatever he says when he joins a group."""
+"""A member may name a topic for dead letters when it joins a group. This shows it no events that it may not read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ HERS = {"dead_letter": "hers", "max_deliveries": 1}
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[Guarded]:
-    """There are a topic that she may read, one that she may not, and one that she may write to."""
+    """A broker with three topics: "open", which Eve may read, "secret", which she may not, and "hers", where she may do
+    everything. Eve is the client with the address USER."""
     with guarded_broker(tmp_path) as made:
         with made.native(ADMIN) as admin:
             for topic in ("hers", "open", "secret"):
@@ -44,7 +45,7 @@ def join(member: Native, *topics: str, **more: Any) -> m.ConsumerRegistered:
 
 
 def reject(member: Native, handle: int) -> int:
-    """Gives back what it is leased. Gives how often that has been delivered."""
+    """Polls, and nacks all events that were leased. Returns how often the first of them was delivered."""
     leases = member.call(m.Poll(handle, max_records=10, max_wait=60_000)).leases
     member.call(m.Nack(handle, [tuple(lease[:4]) for lease in leases]))
     return int(leases[0][4])
@@ -64,7 +65,7 @@ def test_one_who_may_not_read_a_topic_has_no_say_in_it(guarded: Guarded) -> None
 
 
 def test_what_she_said_counts_as_long_as_she_is_there_and_may_read(guarded: Guarded) -> None:
-    """Then that counts again what the others have said."""
+    """After that, the wishes of the other members count again."""
     guarded.allow(rule(Resource.TOPIC, "secret", Op.READ))
     with guarded.native(ADMIN) as worker, guarded.native() as eve, guarded.native() as other:
         works = join(worker, "secret")
@@ -83,7 +84,7 @@ def test_what_she_said_counts_as_long_as_she_is_there_and_may_read(guarded: Guar
 
         wait_until(ended, "she is no member any more")
         last = 0
-        while last < 3:  # each event is alone in its last delivery
+        while last < 3:  # an event comes alone in its last delivery; there are 3 events
             last += reject(worker, works.handle) == 10
         wait_until(lambda: len(guarded.admin.values("secret.g.dead")) == 3, "they are where the worker looks")
     assert guarded.admin.values("hers") == []
@@ -131,7 +132,7 @@ def test_each_topic_that_a_member_reads_has_its_own(guarded: Guarded) -> None:
 
 def test_who_may_do_everything_where_no_acl_is_found_needs_none(tmp_path: Path) -> None:
     with guarded_broker(tmp_path, allow_everyone_if_no_acl_found=True) as made:
-        made.take_away(ADMIN)  # of which some were for *, so that an ACL was found for everything
+        made.take_away(ADMIN)  # some of these were for *, so an ACL was found for everything
         with made.native() as raw:
             raw.call(m.CreateTopic("open"))
             raw.call(m.Message(raw.producer("open").handle, b"e"))
@@ -156,7 +157,7 @@ def test_each_topics_rules_outlive_the_broker(tmp_path: Path) -> None:
 
 
 def value(broker: Any, topic: str) -> bytes | None:
-    """Of its first event, if the topic is there and has one."""
+    """The value of the topic's first event; None: the topic or the event is not there."""
     with (
         suppress(errors.UnknownTopic),
         broker.connect() as client,

@@ -1,4 +1,4 @@
-"""A broker that users start loads OpenSSL when a listener needs it: `krappy serve` puts it off (krappy/deferred.py)."""
+"""`krappy serve` loads OpenSSL only if a listener needs it (krappy/deferred.py)."""
 
 from __future__ import annotations
 

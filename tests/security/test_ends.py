@@ -1,5 +1,5 @@
-"""Sessions, logins and what is open end when they should: with the password, the user, the time or the ACL that they
-stand on; and with nobody else's."""
+"""Sessions, logins, and what they have opened end when they should: with the password, the user, the time or the ACL on
+which they depend, but not with those of others."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def broker_of(tmp_path: Path, **more: object) -> Iterator[tuple[RunningBroker, Client]]:
-    """One with a super user, ada, whose client it gives; bob has no rights."""
+    """A broker with the super user ada and the user bob, who has no rights. Yields (the broker, a client of ada)."""
     folder = users_dir(tmp_path / "users", ada=SECRET, bob="b")
     settings = {**LISTENERS, **ADMIN, **HTTP, "users_dir": folder, "durability": "os", **more}
     with run_broker(tmp_path / "data", **settings) as broker, broker.connect(user="ada", password=SECRET) as client:
@@ -62,7 +62,7 @@ def broker_of(tmp_path: Path, **more: object) -> Iterator[tuple[RunningBroker, C
 
 @contextmanager
 def browser(broker: RunningBroker, user: str = "", password: str = "") -> Iterator[httpx.Client]:
-    """One that has logged in, unless there is no user."""
+    """A client of the console's API. It has logged in, unless `user` is empty."""
     with httpx.Client(base_url=f"http://{broker.http_address}/api/v1", trust_env=False, timeout=60) as http:
         if user:
             assert http.post("/login", json={"user": user, "password": password}).status_code == 200
@@ -85,7 +85,7 @@ def test_a_user_ends_no_sessions_of_others(tmp_path: Path) -> None:
 
 
 def test_logouts_that_wait_keep_nobody_from_the_console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user's own, of which one change a second is made."""
+    """The logouts of one user wait for each other, because one a second is done. Other users' requests do not wait."""
     came: list[str | None] = []
     end = Logouts.end
 
@@ -154,7 +154,7 @@ def test_a_users_logins_end_his_oldest_session_and_nobody_elses(
 
 
 def test_an_empty_authorization_makes_no_more_of_a_session(tmp_path: Path) -> None:
-    """A request with it stands on its cookie."""
+    """A request with an empty Authorization header still depends on its cookie."""
     with broker_of(tmp_path) as (broker, client), browser(broker, "ada", SECRET) as http:
         client.create_topic("seen")
         http.headers["Authorization"] = ""
@@ -170,7 +170,7 @@ def test_an_empty_authorization_makes_no_more_of_a_session(tmp_path: Path) -> No
 
 def test_a_change_of_one_file_ends_no_sessions_of_other_users(tmp_path: Path) -> None:
     with broker_of(tmp_path) as (broker, client), browser(broker, "ada", SECRET) as ada:
-        users_dir(tmp_path / "users", bob="other", dora="d")  # one look may come between the two
+        users_dir(tmp_path / "users", bob="other", dora="d")  # the broker may look at the files between the two changes
         while not {"dora"} <= {each.name for each in client.security.users()}:
             pass
         assert ada.get("/topics").status_code == 200
@@ -186,7 +186,8 @@ def test_a_login_that_takes_its_time_needs_the_password_of_now(tmp_path: Path) -
         client.security.set_password("carl", "c")
 
         def begin(raw: Kafka) -> Callable[[], int]:
-            """The first half of a login; the second gives the code."""
+            """Does the first half of a login. Returns a function that does the second half and returns its error
+            code."""
             raw.ask(ApiKey.SASL_HANDSHAKE, {"mechanism": "SCRAM-SHA-512"})
             login = ScramClient("SCRAM-SHA-512", "carl", "c", "nonce")
             challenge = raw.ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": login.first()})["auth_bytes"]
@@ -206,7 +207,7 @@ def test_a_login_that_takes_its_time_needs_the_password_of_now(tmp_path: Path) -
 
 
 class SlowChecks:
-    """In place of the check of a password: its answer comes once it is let go."""
+    """Stands for the check of a password. Its answer comes once `may_end` is set."""
 
     def __init__(self) -> None:
         self.check = users._timed_check
@@ -220,7 +221,7 @@ class SlowChecks:
 
 
 def logs_in(broker: RunningBroker, by: str) -> bool:
-    """Whether carl does with his password c."""
+    """Whether carl can log in with his password c."""
     if by == "native":
         with Native(broker.address) as raw:
             try:
@@ -238,7 +239,7 @@ def logs_in(broker: RunningBroker, by: str) -> bool:
 def test_a_password_that_changes_while_it_is_checked_lets_nobody_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str, is_deleted: bool
 ) -> None:
-    """Else a session by the old password would count as one by the new, and last for hours."""
+    """Otherwise a session by the old password would count as one by the new password, and last for hours."""
     with broker_of(tmp_path) as (broker, client), ThreadPoolExecutor(1) as pool:
         client.security.set_password("carl", "c")
         assert logs_in(broker, by)
@@ -260,7 +261,7 @@ def test_a_password_that_changes_while_it_is_checked_lets_nobody_in(
 def test_a_request_that_takes_its_time_needs_the_login_of_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    """A body may take half a minute, and a turn or a quota some seconds."""
+    """A request may take long: half a minute for its body, and some seconds for its turn or a quota."""
     begun, may_go_on, begin = threading.Event(), threading.Event(), paying.HttpPayer.begin
 
     async def begin_later(self: paying.HttpPayer, *, mutates: bool) -> None:
@@ -287,7 +288,7 @@ def test_a_request_that_takes_its_time_needs_the_login_of_now(
 
 
 def test_a_watch_ends_when_nobody_logs_in_again(tmp_path: Path) -> None:
-    """Else it, and pings, would keep a user for ever whom nobody lets in any more."""
+    """Otherwise a watch, with pings, would keep a user connected for ever who may not log in any more."""
     session = {"connections_max_reauth_ms": 2500, "authentication_timeout_ms": 2500}
     with broker_of(tmp_path, **session) as (broker, client), Native(broker.address) as raw:
         client.create_topic("watched")
@@ -308,7 +309,7 @@ def test_a_watch_ends_when_nobody_logs_in_again(tmp_path: Path) -> None:
 
 
 def test_many_grants_are_looked_at_in_several_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One thing that is open may stand on thousands."""
+    """One thing that is open may depend on thousands of grants."""
     eve, done = Principal(name="eve"), list[str]()
     allow = Acl(Resource.TOPIC, Pattern.LITERAL, "*", "User:eve", "*", Op.READ, Permission.ALLOW)
     look, turn = authorizer.Authorizer._look_at, trio.lowlevel.checkpoint
@@ -342,7 +343,7 @@ def test_many_grants_are_looked_at_in_several_turns(tmp_path: Path, monkeypatch:
 
 
 def test_what_is_opened_while_it_is_taken_away_ends(tmp_path: Path) -> None:
-    """A request looks first whether it is allowed, and opens what it opens later."""
+    """A request is authorized first, and opens something later. The ACL may be deleted in between."""
     grant, eve = Grant(Resource.TOPIC, "t", Op.READ), Principal(name="eve")
     allow = Acl(Resource.TOPIC, Pattern.LITERAL, "t", "User:eve", "*", Op.READ, Permission.ALLOW)
 
@@ -359,6 +360,6 @@ def test_what_is_opened_while_it_is_taken_away_ends(tmp_path: Path) -> None:
             access.hold([grant], ended.append)
             assert len(ended) == 2
             await local.authorizer.add([allow._replace(name="another")])
-            assert len(ended) == 2  # each once, whatever is changed then
+            assert len(ended) == 2  # each has ended once, whatever else changes
 
     trio.run(main)

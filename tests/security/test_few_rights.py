@@ -1,4 +1,4 @@
-"""One who may use a group or a job, and not all of its topics, learns nothing of the others."""
+"""A client that may use a group or a job, but not all of its topics, learns nothing of the other topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connection that ends leaves nothing to the garbage collector, for which everybody waits."""
+"""A connection that has ended leaves nothing to the garbage collector, because all requests wait while it runs."""
 
 from __future__ import annotations
 

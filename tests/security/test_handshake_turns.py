@@ -1,4 +1,4 @@
-"""Handshakes of TLS do not wait behind those of another address, however many it begins: turns are counted."""
+"""TLS handshakes do not wait behind those of another address, however many it begins. The tests count turns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.process import wait_until
 from tests.security.authority import Authority
 
 MANY = 20
-FLOODS, VISITS = "127.0.0.2", "127.0.0.1"  # where the handshakes come from
+FLOODS, VISITS = "127.0.0.2", "127.0.0.1"  # the addresses of the flood and of the other clients
 LISTENERS = {
     "listen_native": "SSL://127.0.0.1:0",
     "listen_kafka": "SSL://127.0.0.1:0,BROKERS://127.0.0.1:0",
@@ -33,13 +33,13 @@ LISTENERS = {
 
 
 class Queue:
-    """The handshakes of a broker. `events`: what happened, in order: a step of an address waits, or is made. None is
-    made before `go`."""
+    """The handshakes of a broker. `events`: what happened, in order: ("waits" or "made", address) of each step of a
+    handshake. No step is made before `go` is set."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.go = threading.Event()
         self.events: list[tuple[str, str]] = []
-        self.failed: list[str] = []  # where those came from that failed
+        self.failed: list[str] = []  # the addresses of handshakes that failed
         begin, make, run, events, go = HandshakeStep.__init__, HandshakeStep.make, Handshakes.run, self.events, self.go
 
         def begun(step: HandshakeStep, sock: Any) -> None:
@@ -66,7 +66,7 @@ class Queue:
         return self.events.count((what, host))
 
     def most_between(self) -> int:
-        """How many steps of the flood were made at the most while one of the others waited, until one of these was."""
+        """The largest number of the flood's steps that were made in a row while a step of another client waited."""
         most = waiting = passed = 0
         for what, host in self.events:
             if host == VISITS:
@@ -109,8 +109,8 @@ def visit(door: str, context: ssl.SSLContext) -> None:
 
 
 def test_handshakes_take_turns_with_those_of_another_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By each door, also that of brokers. One step of the flood is made at most before one of another address is,
-    though many were there before; a few bytes at a time, or whole."""
+    """This is so at each listener, also at that of brokers. Many steps of the flood wait already, and half of them come
+    byte by byte. Still, at most one of them is made before a step of another address."""
     queue, greeting = Queue(monkeypatch), hello()
     with (
         secured(tmp_path, queue) as (_, doors, context),
@@ -135,7 +135,7 @@ def test_handshakes_take_turns_with_those_of_another_address(tmp_path: Path, mon
 
 
 def test_who_begins_many_handshakes_gives_way_to_himself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of another address, which came first and is slower than all of them, stays."""
+    """The handshakes of another address stay, although they came first and are slower than all others."""
     monkeypatch.setattr(handshakes, "MOST", MANY)
     queue = Queue(monkeypatch)
     queue.go.set()
@@ -150,7 +150,8 @@ def test_who_begins_many_handshakes_gives_way_to_himself(tmp_path: Path, monkeyp
 
 
 def test_steps_that_wait_are_bounded_and_the_flood_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many come before one is made. Those of another address, which came first, are made."""
+    """This is so however many steps come before the first one is made. The steps of another address, which came first,
+    are made."""
     monkeypatch.setattr(handshakes, "MOST_STEPS", MANY)
     queue, greeting = Queue(monkeypatch), hello()
     with secured(tmp_path, queue) as (_, doors, context), ExitStack() as opened, ThreadPoolExecutor(4) as pool:

@@ -1,4 +1,4 @@
-"""Numbers that are summed up over topics count none that may not be described."""
+"""A sum over topics leaves out the topics that the client may not describe."""
 
 from __future__ import annotations
 

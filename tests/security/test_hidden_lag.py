@@ -1,4 +1,4 @@
-"""The history of groups tells nothing of topics that may not be described."""
+"""The history of groups tells nothing of topics that the client may not describe."""
 
 from __future__ import annotations
 

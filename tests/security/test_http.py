@@ -1,4 +1,4 @@
-"""Users of the console and the HTTP API: Basic, a cookie, the token; what is answered without."""
+"""Users of the console and the HTTP API: they log in by Basic, a cookie or the token. And what needs no login."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_health_and_pages_need_no_login(http: httpx.Client) -> None:
 def test_a_probe_names_nothing_to_who_may_not_describe_the_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locked: bool
 ) -> None:
-    """Once a sync of a log had failed, it told strangers a topic's name and a folder. `locked`: the listener answers
-    probes alone, since it is open to other machines and has no login."""
+    """After a sync of a log had failed, the probe once told strangers a topic's name and a folder. `locked`: the
+    listener answers only probes, because other machines can reach it and it has no login."""
 
     def refuse(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
@@ -120,7 +120,7 @@ def test_a_probe_names_nothing_to_who_may_not_describe_the_cluster(
 
 
 def test_the_version_is_told_to_nobody_who_has_not_logged_in(broker: RunningBroker, http: httpx.Client) -> None:
-    """Else whoever looks for brokers with a known fault finds them by asking."""
+    """Otherwise anybody could search for brokers that have a known fault."""
     folder = Path(console.__file__).parent / "static"
     files = ["/" + str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file()]
     version = http.get("/api/v1/cluster", auth=("ada", SECRET)).json()["version"]
@@ -187,7 +187,8 @@ def test_a_cookie_that_a_sibling_domain_has_set_does_not_count(http: httpx.Clien
 def test_guesses_of_one_address_wait_for_each_other(
     broker: RunningBroker, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many connections they come by: none is checked while as many as may be wait to be told."""
+    """Many guesses come by as many connections. While the allowed number of wrong guesses wait for their answers, no
+    further guess is checked."""
     checked, waiting, came, told = [], [], threading.Event(), threading.Event()
 
     async def wait(seconds: float) -> None:
@@ -196,7 +197,7 @@ def test_guesses_of_one_address_wait_for_each_other(
 
     async def check(self: Users, user: str, password: str, *_: object) -> bool:
         checked.append(password)
-        await trio.to_thread.run_sync(came.wait, 60)  # one that comes once some were wrong is refused at once
+        await trio.to_thread.run_sync(came.wait, 60)  # a guess that comes after some wrong ones is refused at once
         return password == SECRET
 
     monkeypatch.setattr(attempts, "sleep", wait)
@@ -259,7 +260,7 @@ def test_a_session_ends_with_its_password(tmp_path: Path) -> None:
         assert http.post("/api/v1/login", json={"user": "emil", "password": "new"}).status_code == 200
         admin.security.delete_user("emil")
         assert http.get("/api/v1/topics").status_code == 401
-        assert http.post("/api/v1/login", json={"token": ""}).status_code == 401  # there is no token
+        assert http.post("/api/v1/login", json={"token": ""}).status_code == 401  # this broker has no token
 
 
 def test_guesses_are_slowed_down(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:

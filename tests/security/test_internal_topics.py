@@ -1,4 +1,5 @@
-"""Internal topics are the broker's: who may do all to topics reads them, and changes them through no door."""
+"""Internal topics belong to the broker. Whoever may do everything to topics can read them, but no protocol changes
+them."""
 
 from __future__ import annotations
 
@@ -125,7 +126,8 @@ def test_kafkas_protocol_changes_none(guarded: Guarded, name: str) -> None:
 
 
 def test_what_was_staged_and_buried_before_is_not_published(tmp_path: Path) -> None:
-    """A setting makes a topic internal that a job was staged for, and that a group has named for its dead letters."""
+    """A job was staged for a topic, and a group has named it for its dead letters. Then a setting makes the topic
+    internal."""
     said: list[tuple[str, dict[str, Any]]] = []
 
     def failed(why: str) -> bool:
@@ -156,7 +158,7 @@ def test_what_was_staged_and_buried_before_is_not_published(tmp_path: Path) -> N
 
 
 def test_the_broker_makes_its_audit_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody makes it first, with settings of his, and nobody deletes what is not there yet."""
+    """Nobody can make the topic before the broker does, with settings of his own."""
     said: list[str] = []
     too_early, make = True, AuditTopic._topic
 
@@ -189,7 +191,7 @@ def test_the_broker_makes_its_audit_topic(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_only_brokers_read_what_jobs_stage(guarded: Guarded) -> None:
-    """`__staged_jobs` has events of all topics; the others are read by whoever may READ them."""
+    """`__staged_jobs` has events of all topics. Other internal topics can be read by whoever may READ them."""
     with guarded.kafka() as raw:
         assert raw.fetch(JOBS, 0)["error_code"] == Code.TOPIC_AUTHORIZATION_FAILED
         assert raw.fetch(OFFSETS, 0)["error_code"] == Code.NONE

@@ -25,7 +25,7 @@ def versions(key: ApiKey) -> range:
 def test_an_acl_is_made_shown_and_taken_away(guarded: Guarded, version: int) -> None:
     made = rule(Resource.TOPIC, f"v{version}", Op.READ, principal="User:ada", host="10.0.0.1", deny=True, prefixed=True)
     ask = guarded.admin.ask
-    for _ in range(2):  # the second time it is there already
+    for _ in range(2):  # the second time the ACL is there already
         assert ask(ApiKey.CREATE_ACLS, {"creations": [made]}, version)["results"][0]["error_code"] == 0
     only = filtered(resource_name_filter=f"v{version}")
     entry = {"principal": "User:ada", "host": "10.0.0.1", "operation": Op.READ, "permission_type": 2}
@@ -61,7 +61,8 @@ def test_acls_that_can_not_be_are_refused_and_the_others_made(guarded: Guarded) 
 
 @pytest.mark.parametrize("host", ["10.0.0.0/8", "localhost", " 10.0.0.7", "10.0.0.07", "[2001:db8::1]", "10.0.0.*"])
 def test_a_host_that_no_peer_has_is_refused(guarded: Guarded, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
-    """It would deny nothing, and its maker think so. One that is stored already can be seen and removed."""
+    """An ACL with such a host would deny nothing, although its maker thinks that it does. An ACL that is already stored
+    can be shown and removed."""
     deny = rule(Resource.TOPIC, "hosts", Op.READ, host=host, deny=True)
     [told] = guarded.admin.ask(ApiKey.CREATE_ACLS, {"creations": [deny]})["results"]
     assert told["error_code"] == Code.INVALID_REQUEST
@@ -155,7 +156,7 @@ def test_acls_stay_over_a_restart_and_hosts_tell_apart(guarded: Guarded) -> None
 
 
 def test_a_pattern_matches_what_its_member_may_describe(guarded: Guarded) -> None:
-    """KIP-848: the broker resolves it, and again when the ACLs change."""
+    """The broker resolves the pattern (KIP-848), and resolves it again when the ACLs change."""
     ids = {name: guarded.admin.make(name) for name in ("rx-1", "rx-2")}
     guarded.allow(rule(Resource.GROUP, "rx", Op.READ), rule(Resource.TOPIC, "rx-1", Op.DESCRIBE))
     with guarded.kafka() as raw:

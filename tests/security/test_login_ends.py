@@ -1,5 +1,5 @@
-"""A read of Kafka's protocol that waits ends with the login that it was asked with, and tells nothing of what came
-later; but who logs in again behind it goes on (KIP-368)."""
+"""A waiting read of Kafka's protocol ends with the login under which it was sent, and returns nothing that was written
+later. A client that logs in again after it goes on (KIP-368)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def broker(provider: IdentityProvider, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def other(broker: RunningBroker) -> Iterator[Raw]:
-    """One whose login does not end."""
+    """A client whose connection needs no login."""
     with Raw(broker.kafka_addresses["PLAINTEXT"]) as raw:
         yield raw
 
@@ -83,7 +83,7 @@ def test_a_fetch_that_waits_ends_with_the_login(
         for each in (raw, silent):
             log_in(each, mechanism, proof)
             each.send(ApiKey.FETCH, asked, 12)
-        raw.send(ApiKey.SASL_HANDSHAKE, {"mechanism": mechanism})  # its client knows when its login ends
+        raw.send(ApiKey.SASL_HANDSHAKE, {"mechanism": mechanism})  # this client knows when its login ends
         assert records_of(raw.receive()) == []
         assert records_of(silent.receive()) == []
         write(other, topic)

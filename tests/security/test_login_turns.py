@@ -1,4 +1,4 @@
-"""Right passwords do not wait behind wrong ones of another address: turns are counted."""
+"""Right passwords do not wait behind wrong passwords of another address. The tests count turns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ RIGHT = {"ada": "one", "bob": "two", "emil": "three"}
 def test_right_passwords_take_turns_with_the_wrong_ones_of_another_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By each door, the n-th right one comes after n + 1 wrong ones at most, though 20 were there before."""
+    """This is so in each protocol. At most n + 1 wrong passwords are checked before the n-th right one, although 20
+    wrong ones came first."""
     checked, go, check = list[str](), threading.Event(), users._timed_check
     made: list[AddressTurns] = []
 

@@ -1,4 +1,4 @@
-"""Errors name nothing that the asker may not see: no topic, and no file or address of the broker."""
+"""Errors name nothing that the client may not see: no topic, no file and no address of the broker."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_topic_that_could_not_have_new_defaults(guarded: Guarded, validate_onl
 
 
 def test_what_the_console_says_of_the_identity_provider(tmp_path: Path) -> None:
-    """Anybody may begin a login there. The broker's log has what is wrong."""
+    """Anybody may begin a login at the provider. So only the broker's log says what is wrong with it."""
     authority, provider, said = Authority(tmp_path), IdentityProvider(), list[dict[str, Any]]()
     (tmp_path / "users").mkdir()
     (tmp_path / "users" / "admin").write_text("correct-horse")
@@ -129,7 +129,8 @@ def test_what_the_console_says_of_the_identity_provider(tmp_path: Path) -> None:
 
 
 def test_a_job_that_is_over(guarded: Guarded) -> None:
-    """Who may write to a part of its topics is not told of the others, neither when he commits nor when he stages."""
+    """A client that may write only to some of the job's topics is not told of the others, neither when it commits nor
+    when it stages."""
     guarded.allow(rule(Resource.TRANSACTIONAL_ID, "over", Op.WRITE), rule(Resource.TOPIC, "mine", Op.WRITE))
     with guarded.native(ADMIN) as admin, guarded.native() as eve:
         tokens = []

@@ -1,4 +1,4 @@
-"""What each API declares that it needs is enough for it, and each of it is needed."""
+"""The rights that an API declares are enough for it, and it needs each of them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.security.guarded import Guarded, filtered, rule
 from tests.security.test_nothing_leaks import DENIED, FREE, Names, bodies
 
 SERVED = kafka.registry().served
-# Whose declared operations are alternatives, or are for other requests than that of the table.
+# APIs whose declared rights on these resources are alternatives, or are for other requests than those of `bodies`.
 ONE_OF = {
     ApiKey.CREATE_TOPICS: {Resource.CLUSTER, Resource.TOPIC},
     ApiKey.FETCH: {Resource.CLUSTER},
     ApiKey.FIND_COORDINATOR: {Resource.TRANSACTIONAL_ID, Resource.CLUSTER},
     ApiKey.INIT_PRODUCER_ID: {Resource.CLUSTER},
-    ApiKey.PRODUCE: {Resource.CLUSTER, Resource.TRANSACTIONAL_ID},  # of a peer, for a staged job
+    ApiKey.PRODUCE: {Resource.CLUSTER, Resource.TRANSACTIONAL_ID},  # CLUSTER: for a peer that writes a staged job
     ApiKey.DESCRIBE_CLUSTER: {Resource.CLUSTER},
     ApiKey.ADD_PARTITIONS_TO_TXN: {Resource.TOPIC},
 }
@@ -29,8 +29,8 @@ OPTIONAL = {
     (ApiKey.CREATE_TOPICS, Op.DESCRIBE_CONFIGS),
     (ApiKey.DELETE_TOPICS, Op.DESCRIBE),
 }
-# Those that leave out what may not be described, or tell that it is unknown; or the group of the table is not there,
-# which is told first.
+# APIs that deny nothing: they leave out what the client may not describe, or answer that it is unknown. Or the group
+# that `bodies` names is not there, and that error comes first.
 SILENT = {
     *(ApiKey.OFFSET_FETCH, ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.CONSUMER_GROUP_DESCRIBE, ApiKey.OFFSET_DELETE),
     *(
@@ -64,7 +64,7 @@ def codes(answer: Any) -> Iterator[int]:
 
 
 def asked_of(n: Names) -> dict[ApiKey, dict[str, Any]]:
-    """Without what would harm the tests that follow."""
+    """The requests of `bodies`, changed so that they do no harm to later tests."""
     once = {"topics": [{"name": n.topic}], "timeout_ms": 1000}
     return {
         **bodies(n),

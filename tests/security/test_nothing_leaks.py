@@ -1,5 +1,5 @@
-"""One who may do nothing asks everything that there is, in both protocols and over HTTP: about what exists, and about
-what does not. The answers are the same, and tell nothing."""
+"""A client that may do nothing sends every request that there is, in both protocols and over HTTP. It asks about things
+that exist and about things that do not. The answers are the same, and tell nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DENIED = {
 
 
 class Names(NamedTuple):
-    """Of as many characters each, so that answers can be compared."""
+    """Names of things. `ABSENT` and the names that exist have equal lengths, so that answers can be compared."""
 
     topic: str
     id: bytes
@@ -43,7 +43,7 @@ ABSENT = Names("absent-topic", bytes(range(16)), "absent-group", "absent-modern"
 
 @pytest.fixture(scope="module")
 def there(guarded: Guarded) -> Any:
-    """What there is, kept alive."""
+    """The names of things that exist, and are kept alive."""
     admin = guarded.admin
     id = admin.make("secret-topic")
     assert admin.produce("secret-topic", ONE)["error_code"] == 0
@@ -234,7 +234,7 @@ def test_kafka_metadata_of_everything(guarded: Guarded, there: Names, version: i
 
 
 def test_kafka_by_names(guarded: Guarded, there: Names) -> None:
-    """Versions that name topics, where the newest have ids."""
+    """Older versions name topics; the newest versions have topic ids."""
 
     def answers(n: Names) -> list[bytes]:
         body, found = bodies(n), []
@@ -344,7 +344,7 @@ HANDLES = (
     m.Unregister,
     m.NoteEnds,
     m.ReadBackup,
-)  # of what nobody can register
+)  # messages with a handle: this client can register nothing
 OPEN = (m.Ping, m.Authenticate)
 
 
@@ -419,7 +419,7 @@ def test_http(guarded: Guarded, there: Names, operation: Any) -> None:
             )
             return found.status_code, found.content
 
-    for _ in range(3):  # a figure of the history may be kept between two answers
+    for _ in range(3):  # the history may get a new point between two answers
         existing, absent = answer(there), answer(ABSENT)
         if existing == answer(there):
             break

@@ -1,4 +1,4 @@
-"""The console and an identity provider: tokens as bearer tokens, and logins of browsers (OpenID Connect with PKCE)."""
+"""The console and an identity provider: bearer tokens, and logins of browsers (OpenID Connect with PKCE)."""
 
 from __future__ import annotations
 
@@ -129,13 +129,13 @@ def test_a_live_view_ends_with_its_token(
 
 
 def begin(http: httpx.Client) -> dict[str, str]:
-    """What the provider is asked."""
+    """Begins a login; returns the parameters of the request to the provider."""
     where = http.post("/api/v1/login/provider", headers=CHANGES).json()["location"]
     return {name: values[0] for name, values in parse_qs(urlsplit(where).query).items()}
 
 
 def come_back(provider: IdentityProvider, asked: dict[str, str]) -> dict[str, str]:
-    """What the provider sends the browser back with."""
+    """Lets the visitor log in at the provider; returns the parameters with which it sends the browser back."""
     query = parse_qs(urlsplit(provider.authorize(asked)).query)
     return {"code": query["code"][0], "state": query["state"][0]}
 
@@ -154,7 +154,7 @@ def test_a_login(http: httpx.Client, provider: IdentityProvider, broker: Running
     assert http.get("/api/v1/topics").status_code == 401
     done = http.post("/api/v1/login", json=come_back(provider, asked))
     assert done.json()["needed"]
-    assert 3590 < done.json()["seconds"] <= 3600  # as long as the ID token
+    assert 3590 < done.json()["seconds"] <= 3600  # the session lasts as long as the ID token
     assert "SameSite=Strict" in done.headers["set-cookie"]
     assert http.get("/api/v1/topics").status_code == 200
     assert http.post("/api/v1/topics", json={"name": "x"}).json()["code"] == "HEADER_MISSING"
@@ -173,10 +173,11 @@ def test_a_session_ends_with_its_token(http: httpx.Client, provider: IdentityPro
     provider.seconds = 2.0
     try:
         assert http.post("/api/v1/login", json=come_back(provider, begin(http))).json()["seconds"] <= 2
-        cookie = {"Cookie": f"{HOST_ONLY}{COOKIE}={http.cookies[HOST_ONLY + COOKIE]}"}  # httpx forgets it with Max-Age
+        # Httpx would forget it after its Max-Age.
+        cookie = {"Cookie": f"{HOST_ONLY}{COOKIE}={http.cookies[HOST_ONLY + COOKIE]}"}
         assert http.get("/api/v1/topics").status_code == 200
         wait_until(lambda: http.get("/api/v1/topics", headers=cookie).status_code == 401, "it ends")
-        provider.seconds = -5.0  # within what clocks may differ
+        provider.seconds = -5.0  # not more than clocks may differ
         assert http.post("/api/v1/login", json=come_back(provider, begin(http))).status_code == 401
     finally:
         provider.seconds = 3600.0
@@ -191,7 +192,7 @@ def test_logins_that_are_none(http: httpx.Client, provider: IdentityProvider, mo
     assert refused(code=back["code"], state=back["state"] + "x")
     assert refused(code=back["code"], state="")
     http.cookies.clear()
-    assert refused(**back)  # another browser
+    assert refused(**back)  # as if another browser came back
     for wrong in ("x", cookie + "0", "1" + cookie, cookie.replace(".", "", 1), "." + cookie):
         http.cookies.set(name, wrong, domain="127.0.0.1")
         assert refused(**back)
@@ -200,7 +201,7 @@ def test_logins_that_are_none(http: httpx.Client, provider: IdentityProvider, mo
     assert refused(**come_back(provider, begin(http)))  # too late
     monkeypatch.undo()
     monkeypatch.setattr(attempts, "SECONDS", 0.01)
-    first, *_, own = (begin(http) for _ in range(len(oidc.COOKIES) + 1))  # the last one takes the first one's place
+    first, *_, own = (begin(http) for _ in range(len(oidc.COOKIES) + 1))  # the last login takes the place of the first
     assert refused(**come_back(provider, first))
     mine = come_back(provider, own)
     for _, nonce in enumerate(("another", None, "\ud800")):
@@ -215,11 +216,11 @@ def test_logins_that_are_none(http: httpx.Client, provider: IdentityProvider, mo
     monkeypatch.setattr(provider, "grant", lambda *_: {"access_token": provider.token()})
     assert refused(**mine)
     monkeypatch.setattr(provider, "grant", lambda *_: {"id_token": provider.token(aud=CLIENT, nonce=own["nonce"])})
-    assert not refused(**mine)  # so each was refused for its own reason
+    assert not refused(**mine)  # so nothing else was wrong with the refused ones
 
 
 def test_a_code_is_for_the_browser_that_began(http: httpx.Client, provider: IdentityProvider) -> None:
-    """By PKCE: a code that was stolen is worth nothing with another attempt's cookie."""
+    """PKCE ensures it: a stolen code is worth nothing with the cookie of another login."""
     stolen = come_back(provider, begin(http))
     http.cookies.clear()
     own = begin(http)
@@ -263,19 +264,20 @@ def test_a_provider_that_is_away(
             assert begun() == 503
             text = http.post("/api/v1/login/provider", headers=CHANGES).text
             assert "the broker's log says why" in text
-            assert str(urlsplit(provider.issuer).port) not in text  # anybody may ask
+            # Anybody may send this request, so it must not name the provider.
+            assert str(urlsplit(provider.issuer).port) not in text
             assert any("oidc_login_not_possible" in each and provider.issuer in each for each in told)
             provider.start()
             wait_until(lambda: begun() == 200, "it is back")
             provider.stop()
-            assert begun() == 200  # the document is known
-            # Tokens are not among the mechanisms.
+            assert begun() == 200  # the broker has read the discovery document
+            # This broker accepts no tokens of users: OAUTHBEARER is not among its mechanisms.
             answer = http.get("/api/v1/topics", headers={"Authorization": f"Bearer {provider.token()}"})
             assert answer.status_code == 401
 
 
 def test_a_slow_provider_holds_up_only_logins_at_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody may begin a login, and finish it with a code that he has made up."""
+    """Anybody may begin a login, and end it with an invented code that the provider has to check."""
     monkeypatch.setattr(web, "SECONDS", 600.0)
     monkeypatch.setattr(token_keys, "PAUSE", 0.05)
     slow, asked = threading.Event(), []
@@ -367,7 +369,7 @@ def test_settings_that_can_not_be(changed: dict[str, str], setting: str) -> None
 
 
 def test_a_browser(broker: RunningBroker, provider: IdentityProvider, browser: Browser) -> None:  # noqa: F811
-    """It goes to the provider and comes back to where it was; logging out ends the session."""
+    """The browser goes to the provider, and comes back to the page where it was. Logging out ends the session."""
     context = browser.new_context(ignore_https_errors=True)
     page = context.new_page()
     page.set_default_timeout(60_000)

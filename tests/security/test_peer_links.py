@@ -1,4 +1,5 @@
-"""Links between brokers over TLS and with users: who is let in, and whom they trust. The brokers are real ones."""
+"""Links between brokers over TLS and with users: which brokers are let in, and which are trusted. The brokers are
+real."""
 
 from __future__ import annotations
 
@@ -58,13 +59,13 @@ async def linked(folder: Path, way: InterBroker, protocol: str, **settings: Any)
 
 
 async def ask(link: PeerLink) -> int:
-    """A request that is answered to those alone who are let in."""
+    """Sends a request that is answered only if the link was let in. Returns the number of brokers in the answer."""
     answer = await link.ask(ApiKey.METADATA, {"topics": []})
     return len(answer["brokers"])
 
 
 def refusal(folder: Path, way: InterBroker, protocol: str, **settings: Any) -> str:
-    """Why a link comes to nothing."""
+    """Opens a link that is refused; returns the text of the error."""
 
     async def main() -> str:
         async with linked(folder, way, protocol, **settings) as link:
@@ -87,8 +88,8 @@ def test_a_broker_logs_in(authority: Authority, tmp_path: Path, mechanism: str) 
 
 
 def test_a_session_is_renewed_before_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the same connection, and with requests that wait."""
-    monkeypatch.setattr(peers, "RENEWED", 0.1)  # early, so that a stall of some seconds ends no session
+    """The link logs in again on the same connection, while requests wait."""
+    monkeypatch.setattr(peers, "RENEWED", 0.1)  # early, so that no session ends if the machine stalls for some seconds
 
     async def main() -> None:
         made = 0
@@ -151,7 +152,7 @@ def test_a_broker_without_a_good_certificate_is_not_let_in(authority: Authority,
 
 
 def outgoing(folder: Path, authority: Authority, certificate: Path, **more: str) -> ServerTls:
-    """The TLS of a broker in a cluster."""
+    """The TLS contexts of a broker in a cluster, for its links to others."""
     settings = {
         "data": folder,
         "zookeeper_connect": "127.0.0.1:1",
@@ -166,7 +167,7 @@ def outgoing(folder: Path, authority: Authority, certificate: Path, **more: str)
 
 
 def test_a_renewed_certificate_is_shown_to_others(authority: Authority, tmp_path: Path) -> None:
-    """Without a restart, with the next connection."""
+    """The next connection shows it, without a restart."""
 
     async def main() -> None:
         own = tmp_path / "own.pem"
@@ -204,7 +205,7 @@ async def ended(link: PeerLink) -> None:
 def test_a_link_ends_with_the_authority_of_the_broker_that_it_leads_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other links stay. It is opened anew once that broker has a certificate of one that is trusted."""
+    """Other links stay. The link is opened again once that broker has a certificate of a trusted authority."""
     monkeypatch.setattr(server_tls, "LOOK_SECONDS", 0.05)
     stays, goes = Authority(tmp_path), Authority(tmp_path)
     trusted, theirs = tmp_path / "trusted.pem", tmp_path / "theirs.pem"
@@ -250,7 +251,7 @@ def test_a_link_ends_with_the_authority_of_the_broker_that_it_leads_to(
 
 
 def test_so_does_a_connection_of_the_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is a client with the context of links."""
+    """Its connection is that of a client which uses the TLS context of links."""
     monkeypatch.setattr(server_tls, "LOOK_SECONDS", 0.05)
     stays, goes = Authority(tmp_path), Authority(tmp_path)
     trusted = tmp_path / "trusted.pem"
@@ -294,7 +295,7 @@ def test_the_name_of_a_host_need_not_be_checked(authority: Authority, tmp_path: 
 
 
 def test_much_goes_through(authority: Authority, tmp_path: Path) -> None:
-    """More than a socket takes at once, in both directions."""
+    """A request and its answer are larger than what a socket takes at once."""
 
     async def main() -> None:
         way = InterBroker("SASL_SSL", trusting(authority.context()), login())

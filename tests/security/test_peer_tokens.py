@@ -1,4 +1,4 @@
-"""Links between brokers that log in with tokens of an identity provider. The brokers are real ones."""
+"""Links between brokers that log in with tokens of an identity provider. The brokers are real."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ async def linked_by_token(
 
 
 def test_each_login_reads_the_file(provider: IdentityProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session is renewed on the same connection, with requests that wait, by the token that is there then."""
-    monkeypatch.setattr(peers, "RENEWED", 0.3)  # early, so that a stall of some seconds ends no session
+    """A session is renewed on the same connection, while requests wait, with the token that is in the file then."""
+    monkeypatch.setattr(peers, "RENEWED", 0.3)  # early, so that no session ends if the machine stalls for some seconds
     file = tmp_path / "token"
 
     async def main() -> None:

@@ -1,5 +1,5 @@
-"""What a broker remembers of what peers name: which decisions were made, who was denied what. It is little, also of one
-who names what has megabytes, and nobody is mistaken for another."""
+"""What a broker remembers of names that peers send: the decisions that were made, and who was denied what. It keeps
+little, even if the names have megabytes, and takes no client for another one."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from tests.security.guarded import NOBODY, USER, Guarded, guarded_broker, rule
 MEGABYTE = 1 << 20
 TIMES, SIZE = 50, MEGABYTE
 LITTLE = 20 * MEGABYTE
-KEYS, KEY = 250, 160_000  # to hash more of them takes long
-OTHER = "127.0.0.77"  # of whom nothing was told before: only so many lines of an address are told one by one
+KEYS, KEY = 250, 160_000  # the number and the length of keys; it would take long to hash more
+# This address has no lines in the audit log yet. Of each address, only a limited number of lines is told one by one.
+OTHER = "127.0.0.77"
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +44,14 @@ SIZES = ["arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", 
 
 
 class Allocated(ctypes.Structure):
-    """What the C library's mallinfo2 answers: sizes in bytes, over all its arenas."""
+    """The result of the C library's mallinfo2: sizes in bytes, over all its arenas."""
 
     _fields_ = [(name, ctypes.c_size_t) for name in SIZES]
 
 
 def in_use() -> int:
-    """Bytes that this process allocated and did not free. Its resident memory has freed memory too, which other tests
-    left, and tracemalloc may crash beside other threads (CPython's issue 128679)."""
+    """Bytes that this process allocated and did not free. Its resident memory would also count memory that other tests
+    have freed, and tracemalloc may crash beside other threads (CPython's issue 128679)."""
     gc.collect()
     mallinfo = ctypes.CDLL(None).mallinfo2
     mallinfo.restype = Allocated
@@ -60,7 +61,7 @@ def in_use() -> int:
 
 @contextmanager
 def little_is_kept() -> Iterator[None]:
-    """Of what is allocated meanwhile."""
+    """Checks that little of the memory which is allocated meanwhile is kept."""
     before = in_use()
     yield
     assert in_use() - before < LITTLE
@@ -82,7 +83,7 @@ def test_long_names_of_one_who_may_do_nothing(guarded: Guarded, what: str) -> No
 
 
 def test_long_names_in_kafkas_protocol(guarded: Guarded) -> None:
-    """Also of programs."""
+    """The names of topics are long, and so are those of programs (client ids)."""
     with little_is_kept():
         for number in range(TIMES):
             with Kafka(guarded.broker.kafka_address, f"{number}-{'x' * 32_000}", source=NOBODY) as raw:
@@ -91,7 +92,7 @@ def test_long_names_in_kafkas_protocol(guarded: Guarded) -> None:
 
 
 def test_long_keys(guarded: Guarded) -> None:
-    """Of a table in several partitions: where a key belongs is remembered."""
+    """The table has several partitions, so the broker remembers the partition of a key."""
     wanted = {"name": "several", "num_partitions": 3, "replication_factor": 1}
     guarded.admin.ask(ApiKey.CREATE_TOPICS, {"topics": [wanted], "timeout_ms": 10_000})
     guarded.allow(rule(Resource.TOPIC, "several", Op.READ))
@@ -107,7 +108,8 @@ def test_long_keys_of_a_client() -> None:
 
 
 def test_a_denial_from_each_address_is_told(guarded: Guarded, audit: Path) -> None:
-    """Both are User:ANONYMOUS: who is denied often would hide another one."""
+    """Both clients are User:ANONYMOUS. If their lines were counted together, a client that is denied often would hide
+    the other one."""
 
     def lines() -> list[Any]:
         found = json_lines(audit)

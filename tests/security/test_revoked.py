@@ -1,4 +1,4 @@
-"""An ACL that is taken away ends what waits and what is open: polls, watches, members, scans, live pages, Fetches."""
+"""When an ACL is deleted, what waits or is open by it ends: polls, watches, members, scans, live pages, Fetches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.security.guarded import Guarded, rule
 
 ONE = batch.encode([b"k"], [b"v"], timestamps=1_000)
 SOON = 1.0  # seconds
-WAIT = 60_000  # ms: far longer
+WAIT = 60_000  # ms: much longer than SOON
 
 
 def topic(guarded: Guarded, name: str, *ops: Op) -> str:
@@ -39,7 +39,7 @@ def topic(guarded: Guarded, name: str, *ops: Op) -> str:
 
 @contextmanager
 def soon() -> Iterator[None]:
-    """`with` what must take no longer."""
+    """Checks that the body of the `with` takes less than SOON."""
     watch = Stopwatch()
     yield
     assert watch.seconds < SOON
@@ -47,7 +47,7 @@ def soon() -> Iterator[None]:
 
 @contextmanager
 def taken_away(guarded: Guarded) -> Iterator[None]:
-    """`with` what must end soon after the ACLs were taken away."""
+    """Deletes USER's ACLs, and checks that the body of the `with` takes less than SOON afterwards."""
     guarded.take_away()
     with soon():
         yield
@@ -85,14 +85,14 @@ def test_a_member(guarded: Guarded, missing: Resource) -> None:
             raw.call(m.Ack(member.handle, [(name, 0, 0, 0)]))
         raw.call(m.Unregister(member.handle, unseen=[], polls=1))
     guarded.take_away()
-    with guarded.native("127.0.0.1") as raw:  # its lease was given back
+    with guarded.native("127.0.0.1") as raw:  # the member's lease was given back
         member = raw.call(m.ConsumerRegistration([name], group=name))
         assert raw.call(m.Poll(member.handle, max_wait=WAIT)).leases
 
 
 @pytest.mark.parametrize("missing", [Resource.TOPIC, Resource.GROUP])
 def test_a_share_fetch_that_waits(guarded: Guarded, missing: Resource) -> None:
-    """It ends, and what its member had acquired goes to others."""
+    """The fetch ends, and the events that its member had acquired go to other members."""
     name = topic(guarded, f"shares-{missing.name}")
     guarded.allow(*(rule(kind, name, Op.READ) for kind in (Resource.TOPIC, Resource.GROUP)))
     with guarded.kafka("127.0.0.1") as admin, guarded.kafka() as raw:
@@ -158,7 +158,7 @@ def test_a_stager(guarded: Guarded) -> None:
 
 
 def test_an_attempt_for_another_topic_is_no_way_around(guarded: Guarded) -> None:
-    """A stage that goes on names a topic, and has one."""
+    """A request that goes on with a stage names a topic, but the stage already has one. Both are checked."""
     topic(guarded, "others")
     topic(guarded, "own", Op.WRITE)
     guarded.allow(rule(Resource.TRANSACTIONAL_ID, "a-job", Op.WRITE))

@@ -1,4 +1,5 @@
-"""Users: who may come in at listeners of SASL, by which mechanism, and what they may do before."""
+"""Users: who may log in at listeners with SASL, by which mechanism, and what a client may do before it has logged
+in."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def address(broker: RunningBroker) -> str:
 
 
 def log_in(raw: Raw, user: str = "ada", password: str = SECRET, mechanism: str = "SCRAM-SHA-512") -> dict[str, Any]:
-    """The last answer."""
+    """Logs in; returns the last answer of the broker."""
     assert raw.ask(ApiKey.SASL_HANDSHAKE, {"mechanism": mechanism})["error_code"] == 0
     client = ScramClient(mechanism, user, password, "nonce")
     first = raw.ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": client.first()})
@@ -69,7 +70,7 @@ def log_in(raw: Raw, user: str = "ada", password: str = SECRET, mechanism: str =
     return final
 
 
-# --- clients as they are
+# --- unmodified clients
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"])
@@ -207,7 +208,8 @@ def test_a_password_is_sent_over_tls_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "PLAIN"])
 def test_old_clients_send_the_login_without_heads(broker: RunningBroker, mechanism: str) -> None:
-    """KIP-43's handshake, version 0: frames of SASL alone. librdkafka before 2.4 logs in only where it is served."""
+    """After version 0 of the handshake (KIP-43), frames have only SASL messages. librdkafka before 2.4 logs in only if
+    the broker serves this version."""
 
     def try_it(raw: Raw, password: str) -> None:
         assert raw.ask(ApiKey.SASL_HANDSHAKE, {"mechanism": mechanism}, version=0)["error_code"] == 0
@@ -247,7 +249,7 @@ def test_nothing_but_logging_in_is_answered_before(broker: RunningBroker) -> Non
 
 
 def test_a_request_that_comes_with_the_login_waits_for_it(broker: RunningBroker) -> None:
-    """One connection's requests begin in their order: none slips in before the password was checked."""
+    """A connection's requests begin in their order, so no request begins before the password was checked."""
     with Raw(address(broker)) as raw:
         raw.ask(ApiKey.SASL_HANDSHAKE, {"mechanism": "PLAIN"})
         raw.send(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": b"\0ada\0" + SECRET.encode()})
@@ -287,7 +289,7 @@ def test_a_listener_without_users_says_so(broker: RunningBroker) -> None:
 
 
 def test_what_is_wrong_is_not_told(broker: RunningBroker) -> None:
-    """A wrong password, an unknown user and a broken message: the same text, and about the same time."""
+    """A wrong password, an unknown user and a broken message get the same text, after about the same time."""
     texts = set()
     for user, password in (("ada", "wrong"), ("nobody", SECRET), ("ada ", SECRET)):
         with Raw(address(broker)) as raw:
@@ -305,7 +307,7 @@ def test_what_is_wrong_is_not_told(broker: RunningBroker) -> None:
 
 
 def challenged(at: str, user: str) -> tuple[str, str]:
-    """The salt and the iterations that a user is told, who may not be there."""
+    """The salt and the number of iterations that the broker sends for a user, who may be unknown."""
     with Raw(at) as raw:
         raw.ask(ApiKey.SASL_HANDSHAKE, {"mechanism": "SCRAM-SHA-512"})
         client = ScramClient("SCRAM-SHA-512", user, "x", "nonce")
@@ -322,8 +324,9 @@ def test_an_unknown_user_looks_like_a_known_one(broker: RunningBroker) -> None:
 
 
 def test_what_an_unknown_user_is_told_does_not_change_with_others(tmp_path: Path) -> None:
-    """Nor with a restart: else whose salt changes, and whose does not, would tell who is there. The first user by name,
-    whose own key was once what it was made of, can't work it out either."""
+    """A restart does not change it either. Otherwise a stranger could tell known users from unknown ones, because only
+    the salts of unknown users would change. Once an unknown user's salt was made of the key of the first user by name;
+    now this user can't compute it either."""
     users = tmp_path / "users"
     users.mkdir()
     (users / "of-a-file").write_text(SECRET)
@@ -380,7 +383,7 @@ def test_the_native_protocol_before_the_login(broker: RunningBroker) -> None:
 
 
 def test_two_messages_at_once_are_no_login(broker: RunningBroker) -> None:
-    """Native requests run beside each other; those of one attempt must not."""
+    """Native requests run concurrently, but the messages of one login must not."""
     with NativeRaw(broker.address) as raw:
         ids = [raw.send(m.Authenticate("PLAIN" if not n else "", b"\0ada\0wrong")) for n in range(5)]
         for id in ids:
@@ -392,8 +395,9 @@ def test_two_messages_at_once_are_no_login(broker: RunningBroker) -> None:
 
 
 def test_a_session_ends_unless_its_user_logs_in_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All goes on for longer than a session lasts, until the one of who does not log in again has ended."""
-    monkeypatch.setattr(link, "RENEWED", 0.1)  # early, so that a stall of some seconds ends no session
+    """Clients that log in again go on for longer than a session lasts, until the session of the lazy client has
+    ended."""
+    monkeypatch.setattr(link, "RENEWED", 0.1)  # early, so that no session ends if the machine stalls for some seconds
     settings = {**LISTENERS, "users_dir": users_dir(tmp_path / "users", ada=SECRET, bob="b"), **ADMIN}
     with (
         run_broker(tmp_path / "data", connections_max_reauth_ms=3000, durability="os", **settings) as broker,
@@ -426,7 +430,8 @@ def test_a_session_ends_unless_its_user_logs_in_again(tmp_path: Path, monkeypatc
 def test_librdkafka_logs_in_again(tmp_path: Path) -> None:
     confluent = pytest.importorskip("confluent_kafka")
     settings = {**LISTENERS, "users_dir": users_dir(tmp_path / "users", ada=SECRET), **ADMIN}
-    # It logs in again after nine tenths of a session: one of seconds lets a busy machine be late.
+    # librdkafka logs in again after nine tenths of a session. A tenth of this long session is enough for a busy
+    # machine.
     with run_broker(tmp_path / "data", durability="os", connections_max_reauth_ms=10_000, **settings) as broker:
         said: list[str] = []
         producer = confluent.Producer(
@@ -483,8 +488,8 @@ def test_files_of_users_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_file_that_is_no_password_blocks_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does it keep the broker from starting. What was such a user's password stays: files are emptied before they
-    are written."""
+    """Such a file does not stop the broker from starting either. The user keeps his old password, because editors empty
+    a file before they write it."""
     from krappy.broker import users
 
     monkeypatch.setattr(users, "LOOK_SECONDS", 0.05)
@@ -500,13 +505,13 @@ def test_a_file_that_is_no_password_blocks_no_other(tmp_path: Path, monkeypatch:
     said: list[str] = []
 
     def put(name: str, content: bytes) -> None:
-        """At once: else it may be read while it is empty."""
+        """Writes a file in one step. Otherwise the broker might read it while it is empty."""
         (folder / ".new").write_bytes(content)
         (folder / ".new").rename(folder / name)
 
     for name, content in bad.items():
         put(name, content)
-    (folder / "evil").symlink_to("x" * 300)  # a look at what it leads to fails
+    (folder / "evil").symlink_to("x" * 300)  # its target has too long a name, so reading it fails
 
     def report(event: str, **facts: Any) -> None:
         if event == "users_not_read":
@@ -549,14 +554,14 @@ def test_a_file_that_is_no_password_blocks_no_other(tmp_path: Path, monkeypatch:
         wait_until(lambda: told("bob is empty") == 2, "it is told again")
         (folder / "bob").unlink()
         wait_until(lambda: not comes_in("bob", "other"), "who has no file any more is none")
-        assert len(said) == len(bad) + 3  # each once
+        assert len(said) == len(bad) + 3  # each problem is reported once
         folder.rename(tmp_path / "moved")
         wait_until(lambda: told("can't be read") == 1, "it is told")
         assert comes_in("ada", "another")
 
 
 def test_credentials_are_kept_and_shown(tmp_path: Path) -> None:
-    """AlterUserScramCredentials, as kafka-configs.sh asks it; over a restart."""
+    """They are set by AlterUserScramCredentials, as kafka-configs.sh does it, and survive a restart."""
     users = users_dir(tmp_path / "users", ada=SECRET)
     settings = {**LISTENERS, "users_dir": users, **ADMIN}
 

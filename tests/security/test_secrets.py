@@ -1,4 +1,4 @@
-"""What holds a secret does not show it: its repr comes into logs and tracebacks."""
+"""The repr of an object that holds a secret does not show it, because a repr may get into logs and tracebacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When there is an authorizer, and who needs no ACL."""
+"""When a broker has an authorizer, and which clients need no ACL."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_what_no_acl_concerns_may_be_open(tmp_path: Path) -> None:
             [topic] = raw.ask(ApiKey.METADATA, {"topics": [{"name": "t"}]})["topics"]
             return int(topic["error_code"])
 
-        assert error() == Code.TOPIC_AUTHORIZATION_FAILED  # the admin's ACL for * concerns it
+        assert error() == Code.TOPIC_AUTHORIZATION_FAILED  # the admin's ACL for * matches this topic
         guarded.admin.ask(ApiKey.DELETE_ACLS, {"filters": [filtered(resource_type_filter=Resource.TOPIC)]})
         assert error() == 0
         guarded.allow(rule(Resource.TOPIC, "t", Op.READ, "10.0.0.1"))
@@ -114,12 +114,13 @@ def test_the_listener_of_brokers(tmp_path: Path, text: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "setting"),
     [
-        (SASL, "inter_broker_listener_name"),  # nobody says who he is there, and ACLs are in force
+        (SASL, "inter_broker_listener_name"),  # brokers would not log in at this listener, and ACLs are in force
         (SASL + 'inter_broker_listener_name = "X"', "inter_broker_listener_name"),
         (SASL + KNOWN + 'security_inter_broker_protocol = "SASL_SSL"', "inter_broker_listener_name"),
         (SASL + 'security_inter_broker_protocol = "SSL"', "security_inter_broker_protocol"),
         (SASL + KNOWN + 'sasl.mechanism.inter.broker.protocol = "PLAIN"', "sasl_mechanism_inter_broker_protocol"),
-        (SASL + KNOWN + 'inter_broker_password_file = "x"', "inter_broker_password_file"),  # and the password itself
+        # There is the password itself, too.
+        (SASL + KNOWN + 'inter_broker_password_file = "x"', "inter_broker_password_file"),
         ('listen_kafka = "SSL://127.0.0.1:1"\nauthorizer = "acl"', "inter_broker_listener_name"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Who may read as a share group, and not its topics, gets nothing through another member's session."""
+"""A client that may use a share group, but not read its topics, gets nothing through another member's session."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.batches import Row, encode_rows
 from tests.kafka.shares import Member
 from tests.security.guarded import Guarded, rule
 
-MEMBER = "AAAAAAAAAAAAAAAAAAAAAA"  # the native protocol tells it to whoever may describe the group
+MEMBER = "AAAAAAAAAAAAAAAAAAAAAA"  # the member's id: whoever may describe the group can learn it
 
 
 def fetched(raw: Any, group: str, epoch: int, **more: Any) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def test_what_a_member_opens_goes_to_nobody_who_waits_beside_it(guarded: Guarded
         eve.send(ApiKey.SHARE_FETCH, {**head, **limits})
         part = {"partition_index": 0, "acknowledgement_batches": []}
         hers = [{"topic_id": guarded.admin.topic_id("beside-hers"), "partitions": [part]}]
-        while not select([eve.socket], [], [], 0)[0]:  # until his is refused; or waits, and hers is of its session
+        while not select([eve.socket], [], [], 0)[0]:  # until Eve's fetch is refused, or the admin's fetch is accepted
             if not fetched(guarded.admin, "beside", 2, topics=hers, max_records=0)["error_code"]:
                 break
         guarded.admin.produce("beside-hers", encode_rows([Row(b"k", b"secret")]))

@@ -1,4 +1,4 @@
-"""TLS on each listener: who may talk, how certificates change, and what strangers can do to others."""
+"""TLS on each listener: which clients are let in, how certificates change, and that strangers do no harm to others."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ def test_the_async_client(broker: RunningBroker, authority: Authority, backend: 
 
 
 def test_one_large_event_each_way(broker: RunningBroker, authority: Authority) -> None:
-    """Larger than what a socket takes at once: the rest of a refused send has to begin alike."""
+    """The event is larger than what a socket takes at once. OpenSSL demands that a refused send is repeated with the
+    same bytes at its beginning."""
     value = os.urandom(900_000)
     with broker.connect(ca=authority.ca) as client:
         with client.producer("large", linger_ms=0) as producer:
@@ -242,7 +243,8 @@ def test_both_versions_are_spoken(broker: RunningBroker, authority: Authority, v
 
 
 def test_no_weak_ciphers(broker: RunningBroker) -> None:
-    """TLS 1.2 with CBC, or without forward secrecy. sslyze tries everything: tests/compat/test_sslyze.py."""
+    """Ciphers of TLS 1.2 with CBC, or without forward secrecy, are refused. sslyze tries all ciphers
+    (tests/compat/test_sslyze.py)."""
     weak = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     weak.check_hostname, weak.verify_mode = False, ssl.CERT_NONE
     weak.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -256,7 +258,7 @@ def test_no_weak_ciphers(broker: RunningBroker) -> None:
 def test_a_stranger_does_not_choose_a_costly_exchange_of_keys(
     broker: RunningBroker, authority: Authority, group: str
 ) -> None:
-    """A step of 0.2 s of the event loop for 1 KB, by each door."""
+    """Such an exchange would take 0.2 s of the event loop for a message of 1 KB. This is tested at each listener."""
     context = authority.context()
     context.set_ecdh_curve(group)
     for address in (broker.address, broker.kafka_addresses["SSL"], broker.http_address):
@@ -265,7 +267,7 @@ def test_a_stranger_does_not_choose_a_costly_exchange_of_keys(
 
 
 def test_nothing_is_ever_sent_in_the_clear(broker: RunningBroker) -> None:
-    """To one that speaks no TLS: an alert at the most, whatever it sends."""
+    """A client that speaks no TLS gets at most an alert, whatever it sends."""
     for address in (broker.address, broker.http_address, broker.kafka_addresses["SSL"]):
         for said in (b"\0\0\0\x05\0\0\0\x32\x80", b"GET / HTTP/1.1\r\n\r\n", bytes(100), os.urandom(1000)):
             host, _, port = address.rpartition(":")
@@ -284,7 +286,8 @@ def native(address: str, context: ssl.SSLContext) -> Raw:
 
 
 def test_answers_come_after_the_end_of_what_is_read(authority: Authority, tmp_path: Path) -> None:
-    """Whichever side has closed that direction: the broker says why, and a client gets what it has asked for."""
+    """Either side may close the direction from client to broker; the other direction goes on. A broker that reads no
+    more still says why, and a client that sends no more still gets its answers."""
     settings = {**LISTENERS, "tls_certificate": authority.issue("127.0.0.1"), "idle_timeout_ms": 2000}
     with run_broker(tmp_path / "data", **settings) as broker:
         with native(broker.address, authority.context()) as raw:
@@ -316,7 +319,8 @@ def test_a_client_certificate_is_asked_for(authority: Authority, tmp_path: Path)
         for cert in (None, stranger):
             with pytest.raises(errors.ConnectionLost), broker.connect(ca=authority.ca, cert=cert, timeout=5):
                 pass
-        with httpx.Client(verify=authority.context(), trust_env=False) as http:  # browsers show none
+        # The HTTP listener asks for none, because browsers show none.
+        with httpx.Client(verify=authority.context(), trust_env=False) as http:
             assert http.get(f"https://{broker.http_address}/healthz").status_code == 200
 
 
@@ -344,13 +348,13 @@ def test_a_certificate_that_is_refused_is_told_in_the_audit_log(
         certificates.append(None)
         expected.append("peer did not return a certificate")
     with run_broker(tmp_path / "data", **settings) as broker:
-        with pytest.raises(ssl.SSLError):  # a client that does not trust the broker has been refused nothing
+        with pytest.raises(ssl.SSLError):  # here the client refuses the broker, so nothing is told
             raw(broker.address, Authority(tmp_path).context())
         for address in (broker.address, broker.kafka_addresses["SSL"]):
             for cert in certificates:
                 before = len(reasons())
                 with contextlib.suppress(OSError), raw(address, authority.context(cert)) as sock:
-                    sock.recv(1)  # TLS 1.3: the client is told after its part of the handshake
+                    sock.recv(1)  # in TLS 1.3 the client gets the alert after its part of the handshake
                 until(lambda before=before: len(reasons()) == before + 1)
         with broker.connect(ca=authority.ca, cert=authority.issue("client.example")) as client:
             assert client.ping().cluster
@@ -366,7 +370,7 @@ def test_a_certificate_that_is_refused_is_told_in_the_audit_log(
 
 
 def replace(path: str, by: str) -> None:
-    """As certificates are renewed: the new file takes the old one's name."""
+    """Renews a certificate in the usual way: the new file takes the old one's name."""
     other = Path(f"{path}.new")
     other.write_bytes(Path(by).read_bytes())
     other.chmod(0o600)
@@ -374,7 +378,7 @@ def replace(path: str, by: str) -> None:
 
 
 def shown(address: str, context: ssl.SSLContext) -> int:
-    """The serial number of the certificate that is shown."""
+    """The serial number of the certificate that the broker shows."""
     with raw(address, context) as sock:
         found = sock.getpeercert()
         assert found
@@ -403,7 +407,7 @@ def test_a_certificate_is_exchanged_under_load_and_a_wrong_one_is_not_taken(
         failures: list[BaseException] = []
 
         def produce() -> None:
-            """Connects anew again and again, so that both certificates are met."""
+            """Connects again and again, so that both certificates are used."""
             try:
                 while not stop.is_set():
                     with broker.connect(ca=authority.ca) as client, client.producer("load") as producer:
@@ -441,7 +445,7 @@ def test_a_certificate_is_exchanged_under_load_and_a_wrong_one_is_not_taken(
 
 
 def relabelled(pem: str, label: str) -> str:
-    """The same certificate, as another kind of PEM that OpenSSL takes."""
+    """The same certificate as another kind of PEM block that OpenSSL reads."""
     der = ssl.PEM_cert_to_DER_cert(pem)
     if label.startswith("TRUSTED"):
         der += b"\x30\x00"  # an empty X509_CERT_AUX
@@ -456,8 +460,8 @@ def relabelled(pem: str, label: str) -> str:
 def test_a_connection_ends_with_the_authority_of_its_certificate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, users: bool, label: str
 ) -> None:
-    """Else whoever holds a certificate of an authority that is trusted no more would stay as long as he likes. Others
-    are not interrupted, whichever files change."""
+    """Otherwise a client with a certificate of an authority that is not trusted any more could stay as long as it
+    likes. Other clients are not interrupted, whichever files change."""
     monkeypatch.setattr(server_tls, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(server, "LOOK_SECONDS", 0.05)
     stays, goes = Authority(tmp_path), Authority(tmp_path)
@@ -506,7 +510,7 @@ def test_a_connection_ends_with_the_authority_of_its_certificate(
         ada.call(m.CreateTopic("watched"))
         watch = eve.send(m.Watch("watched"))
         eve.receive(watch)
-        trust(goes, stays)  # the same ones
+        trust(goes, stays)  # the same authorities in another order
         until(lambda: reloaded() == 1)
         assert ada.call(m.Ping()).principal == "User:ada"
         assert idle.call(m.Ping()).principal == "User:eve"
@@ -528,7 +532,8 @@ def test_a_connection_ends_with_the_authority_of_its_certificate(
 def test_a_certificate_is_taken_once_it_may_be(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key that others may not read any more, and a certificate whose time has come, are the files that they were."""
+    """The broker tries a refused file again, even if its content has not changed. Others may not read the key any more,
+    or the certificate has become valid."""
     monkeypatch.setattr(server_tls, "LOOK_SECONDS", 0.05)
     certificate, context = authority.issue("127.0.0.1"), authority.context()
     failures: list[str] = []
@@ -602,7 +607,7 @@ def test_java_key_stores_are_told_how_they_become_pem(tmp_path: Path) -> None:
 
 @pytest.fixture
 def _no_garbage_collection() -> Iterator[None]:
-    """What the tests keep would be looked through in the broker's time."""
+    """Turns the garbage collector off. It would go through all that the tests keep, and so delay the broker."""
     gc.disable()
     yield
     gc.enable()
@@ -641,16 +646,17 @@ while True:
             continue
         sock.sendall((hello[: number % 11], hello + os.urandom(508), os.urandom(50))[kind - 1])
         sock.close()
-"""  # a program of its own: threads of this one would keep Python's lock from the broker
+"""  # a program of its own, because threads here would take the interpreter's lock from the broker
 
 
 @pytest.mark.usefixtures("_no_garbage_collection")
 def test_hostile_handshakes_harm_nobody(authority: Authority, tmp_path: Path) -> None:
-    """Silent, slow, broken off and wrong ones of one address, by the thousand; others work meanwhile."""
+    """One address begins thousands of handshakes that are silent, slow, broken off or wrong. Other clients work
+    meanwhile."""
     rounds, measured = Rounds(), threading.Event()
 
     def report(event: str, **facts: Any) -> None:
-        if event == "tls_handshake_failed" and not measured.is_set():  # it is called on the event loop
+        if event == "tls_handshake_failed" and not measured.is_set():  # `report` is called on the event loop
             trio.lowlevel.add_instrument(rounds)
             measured.set()
 
@@ -673,11 +679,11 @@ def test_hostile_handshakes_harm_nobody(authority: Authority, tmp_path: Path) ->
                 while pings < 20 or enough.is_alive():
                     client.ping()
                     pings += 1
-                raw(broker.address, authority.context(), 120.0).close()  # newcomers get in, too
+                raw(broker.address, authority.context(), 120.0).close()  # new clients get in, too
             finally:
                 attacker.kill()
         client.ping()
-        longest = rounds.longest  # not of the end, when all connections are ended at once
+        longest = rounds.longest  # without the broker's stop, which ends all connections at once
     assert 0 < longest < 0.1, longest
 
 
@@ -707,7 +713,8 @@ def test_the_oldest_of_too_many_handshakes_gives_way(
 
 
 def test_key_updates_without_end_hold_up_nobody(broker: RunningBroker, authority: Authority) -> None:
-    """OpenSSL answers as many as come in one read of the socket. Its own client sends them, one for each `K`."""
+    """In one read of the socket, OpenSSL answers all key updates that have come. OpenSSL's own client sends one for
+    each `K`."""
     program = shutil.which("openssl")
     if program is None:
         pytest.skip("openssl is not installed")

@@ -1,4 +1,4 @@
-"""What one read of a TLS socket takes: all that has come, up to a bound, and little of what is for nobody."""
+"""One read of a TLS socket takes all data that has come, up to a bound, and only a little of what is not data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from krappy.tls import PART, PIECE, TlsSocket
 from tests.process import wait_until
 from tests.security.authority import Authority
 
-BUFFER = 4 << 20  # bytes that come and are not read
+BUFFER = 4 << 20  # so many bytes may come before they are read
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def listening() -> socket.socket:
 def greeted(listener: socket.socket, certificate: str) -> TlsSocket:
     """The server's side of the next connection, after its handshake."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF  # as the server's have
+    context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF  # as in the server's contexts
     context.load_cert_chain(certificate)
     found = TlsSocket(context, listener.accept()[0])
     while True:
@@ -58,7 +58,7 @@ def greeted(listener: socket.socket, certificate: str) -> TlsSocket:
 
 @contextmanager
 def connected(authority: Authority) -> Iterator[tuple[TlsSocket, ssl.SSLSocket]]:
-    """Of a server and its client."""
+    """A connection: (the server's socket, the client's socket)."""
     made: list[ssl.SSLSocket] = []
 
     def connect() -> None:
@@ -75,7 +75,7 @@ def connected(authority: Authority) -> Iterator[tuple[TlsSocket, ssl.SSLSocket]]
 
 
 def waiting(sock: socket.socket) -> int:
-    """Bytes that have come and were not read."""
+    """How many bytes have come and were not read."""
     found = array.array("i", [0])
     fcntl.ioctl(sock.fileno(), termios.FIONREAD, found)
     return found[0]
@@ -124,7 +124,7 @@ def test_a_read_ends_with_the_connection(authority: Authority) -> None:
 
 
 def test_what_came_before_an_error_is_not_lost(authority: Authority) -> None:
-    """Which is a reset here: the client has not read all that the server has sent."""
+    """The error is a reset here, because the client closes before it has read all that the server has sent."""
     with connected(authority) as (server, client):
         server.send(b"for nobody")
         client.sendall(b"x" * 50_000)
@@ -139,7 +139,7 @@ def test_what_came_before_an_error_is_not_lost(authority: Authority) -> None:
 
 
 def test_a_step_of_a_handshake_takes_a_bounded_part(authority: Authority) -> None:
-    """Of a greeting that comes in records of a few bytes, each of which takes time."""
+    """The greeting comes in records of a few bytes, and each record takes time."""
     said, context = ssl.MemoryBIO(), authority.context()
     context.set_alpn_protocols(["x" * 250 for _ in range(200)])
     with pytest.raises(ssl.SSLWantReadError):
@@ -159,7 +159,7 @@ def test_a_step_of_a_handshake_takes_a_bounded_part(authority: Authority) -> Non
 
 
 def update_keys(sock: ssl.SSLSocket, *, both: bool = False) -> None:
-    """Python's module has no name for it. `both`: the peer has to update its own, too."""
+    """Sends a key update, for which Python's `ssl` has no function. `both`: the peer has to update its key, too."""
     library = ctypes.CDLL(_ssl.__file__)
     [handle] = struct.unpack_from("P", ctypes.string_at(id(sock._sslobj) + 3 * struct.calcsize("P"), 8))  # type: ignore[attr-defined]
     assert library.SSL_key_update(ctypes.c_void_p(handle), int(both)) == 1
@@ -167,7 +167,7 @@ def update_keys(sock: ssl.SSLSocket, *, both: bool = False) -> None:
 
 
 def test_key_updates_among_data_take_a_bounded_part_of_a_read(authority: Authority) -> None:
-    """A little data among them would have a read go on and on."""
+    """Without a bound, a little data among the key updates would let one read go on and on."""
     with connected(authority) as (server, client):
         for number in range(6 * PART // 27):
             update_keys(client)
@@ -202,9 +202,10 @@ def test_key_updates_alone_end_the_connection(authority: Authority) -> None:
 
 
 def test_answers_to_key_updates_that_nobody_takes_are_not_kept_without_end(authority: Authority) -> None:
-    """Though each read gives a byte. The server has sent as much as the system takes."""
+    """This is so although each read returns a byte. The server has sent as much as the system takes, so its answers
+    wait."""
     with connected(authority) as (server, client):
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PIECE)  # else it grows with what it is given
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PIECE)  # otherwise it grows with what is sent
         buffer = bytearray(PIECE)
 
         def fill() -> None:
@@ -226,7 +227,7 @@ def test_answers_to_key_updates_that_nobody_takes_are_not_kept_without_end(autho
 
 
 def test_a_connection_that_was_sent_much_keeps_little(authority: Authority) -> None:
-    """OpenSSL would keep as much for each as was encrypted at once."""
+    """For each connection, OpenSSL would keep as much memory as was encrypted at once."""
 
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

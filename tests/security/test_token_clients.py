@@ -1,4 +1,4 @@
-"""Clients as they are, that log in with tokens of an identity provider."""
+"""Unmodified clients log in with tokens of an identity provider."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reported() -> list[str]:
 def broker(
     provider: IdentityProvider, reported: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningBroker]:
-    """Sessions last two seconds. What it says is in `reported`."""
+    """A broker whose sessions last two seconds. Its reports are in `reported`."""
     settings = {**LISTENERS, **provider.settings, "super_users": "User:ada", "connections_max_reauth_ms": 2000}
     data = tmp_path_factory.mktemp("token-clients") / "data"
 
@@ -64,9 +64,9 @@ def librdkafka(broker: RunningBroker, provider: IdentityProvider, how: str, said
 def test_librdkafka_logs_in_again_under_load(
     broker: RunningBroker, provider: IdentityProvider, reported: list[str], how: str
 ) -> None:
-    """Over several sessions, and tokens, no event is lost or comes twice: also if a client has stalled for so long that
-    its session has ended. The connection is closed then, which librdkafka may call _AUTHENTICATION. So whether a login
-    was refused is asked of the broker."""
+    """No event is lost or comes twice over several sessions and tokens, even if a client stalls for so long that its
+    session ends. The broker then closes the connection, and librdkafka may call that _AUTHENTICATION. So the test looks
+    at the broker's reports to see whether a login was refused."""
     confluent = pytest.importorskip("confluent_kafka")
     before = len(reported)
     said: list[str] = []
@@ -97,11 +97,12 @@ def test_librdkafka_logs_in_again_under_load(
     assert not [each for each in reported[before:] if "authentication_failed" in each], said
 
 
-LATE = 15.0  # seconds after the end of a token: without that end its session would last for an hour
+# A session may last so many seconds longer than its token. If it did not end with its token, it would last for an hour.
+LATE = 15.0
 
 
 def test_librdkafka_that_gets_no_other_token_is_ended_in_time(provider: IdentityProvider, tmp_path: Path) -> None:
-    """While it writes, again and again. Nothing is lost, and with another token all the rest is written."""
+    """The client writes all the time. No event is lost, and with another token all the rest is written."""
     confluent = pytest.importorskip("confluent_kafka")
     said: list[str] = []
     settings = {**LISTENERS, **provider.settings, "super_users": "User:ada", "oauth_clock_skew_seconds": 0}
@@ -184,7 +185,7 @@ def test_kafka_python(broker: RunningBroker, provider: IdentityProvider) -> None
 
 
 def test_aiokafka(broker: RunningBroker, provider: IdentityProvider) -> None:
-    """It connects anew when a session ends."""
+    """It connects again when a session ends."""
     aiokafka = pytest.importorskip("aiokafka")
     import asyncio
 

@@ -1,4 +1,4 @@
-"""Our own clients and the command line, with tokens of an identity provider; and groups in ACLs."""
+"""Krappy's own clients and the command line, with tokens of an identity provider. And groups in ACLs."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def test_a_token_is_sent_over_tls_alone(provider: IdentityProvider, tmp_path: Pa
 def test_a_client_logs_in_again_under_load(
     authority: Authority, provider: IdentityProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over several sessions no event is lost or comes twice, on one connection."""
-    monkeypatch.setattr(link, "RENEWED", 0.15)  # early, so that a stall of some seconds ends no session
+    """No event is lost or comes twice over several sessions on one connection."""
+    monkeypatch.setattr(link, "RENEWED", 0.15)  # early, so that no session ends if the machine stalls for some seconds
     settings = {**LISTENERS, **provider.settings, "super_users": "User:ada", "authentication_timeout_ms": 30_000}
     tls = {"listen_native": "SASL_SSL://127.0.0.1:0", "tls_certificate": authority.issue("127.0.0.1")}
     given: list[float] = []
@@ -145,7 +145,8 @@ def test_a_client_logs_in_again_under_load(
 def test_a_client_that_gets_no_other_token_is_ended_in_time(
     authority: Authority, provider: IdentityProvider, tmp_path: Path
 ) -> None:
-    """While it writes and watches. What it was told to be stored is; without an end its session would last an hour."""
+    """The client writes all the time. All acknowledged events are stored. If the session did not end with its token, it
+    would last for an hour."""
     settings = {**LISTENERS, **provider.settings, "super_users": "User:ada", "oauth_clock_skew_seconds": 0}
     tls = {"listen_native": "SASL_SSL://127.0.0.1:0", "tls_certificate": authority.issue("127.0.0.1")}
     with run_broker(tmp_path / "data", **{**settings, **tls, "authentication_timeout_ms": 3000}) as broker:
@@ -166,11 +167,11 @@ def test_a_client_that_gets_no_other_token_is_ended_in_time(
         ):
             found = [event.value for event in reader]
     assert stored
-    assert found == stored + found[len(stored) :][:1]  # and perhaps the one that was under way
+    assert found == stored + found[len(stored) :][:1]  # the event that was under way may be stored, too
 
 
 def write_on(producer: TopicProducer, stored: list[bytes]) -> None:
-    """Until it fails."""
+    """Writes until an error is raised."""
     while True:
         value = b"%d" % len(stored)
         producer.send(value).result()
@@ -180,7 +181,7 @@ def write_on(producer: TopicProducer, stored: list[bytes]) -> None:
 def test_a_token_that_is_not_to_be_had_for_a_while(
     broker: RunningBroker, authority: Authority, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session lasts on, and so does the connection."""
+    """The session goes on, and so does the connection."""
     monkeypatch.setattr(link, "RENEWED", 0.1)
     monkeypatch.setattr(link, "RETRIED", 0.1)
     asked = 0
@@ -200,7 +201,7 @@ def test_a_token_that_is_not_to_be_had_for_a_while(
 
 
 def test_groups_in_acls(broker: RunningBroker, authority: Authority, provider: IdentityProvider) -> None:
-    """What is denied to a user, to one of his groups or to everybody is denied."""
+    """An operation is denied if an ACL denies it to the user, to one of his groups or to everybody."""
     ops, dev = (AclInfo("topic", "grouped", f"Group:{name}", "read") for name in ("ops", "dev"))
     with broker.connect(ca=authority.ca, token=provider.token) as admin:
         admin.create_topic("grouped")
@@ -218,7 +219,7 @@ def test_groups_in_acls(broker: RunningBroker, authority: Authority, provider: I
         admin.add_acls([ops])
         assert reads("bob", "ops", "dev")
         assert not reads("bob", "dev")
-        assert not reads("ops")  # a user, and no group
+        assert not reads("ops")  # this is a user named ops, and not the group
         admin.add_acls([dev._replace(permission="deny")])
         assert reads("bob", "ops")
         assert not reads("bob", "ops", "dev")
@@ -230,7 +231,7 @@ def test_groups_in_acls(broker: RunningBroker, authority: Authority, provider: I
 def test_what_is_open_ends_with_a_group(
     broker: RunningBroker, authority: Authority, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who is in the group no more when he logs in again loses what he had opened by it."""
+    """A user who has left the group when he logs in again loses what he had opened as its member."""
     groups = ["ops"]
     with broker.connect(ca=authority.ca, token=provider.token) as admin:
         admin.create_topic("left")
@@ -307,7 +308,8 @@ def test_top_asks_for_its_token_each_time(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """The console's API takes it as other programs send it. The address of the console is asked for with it, too."""
+    """The console's API accepts the token as a bearer token. The token is also used to ask the broker for the console's
+    address."""
     for name in ("KRAPPY_ADDRESS", "KRAPPY_CA", "KRAPPY_USER", "KRAPPY_TOKEN_FILE", "KRAPPY_CONSOLE_TOKEN"):
         monkeypatch.setenv(name, "")  # so that what commands put there is taken away again
         monkeypatch.delenv(name)

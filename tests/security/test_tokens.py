@@ -1,4 +1,4 @@
-"""Users who log in with a token of an identity provider (OAUTHBEARER): which tokens are good, and for how long."""
+"""Users log in with a token of an identity provider (OAUTHBEARER): which tokens are good, and for how long."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ LISTENERS = {
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each token that is refused for its key waits for a reading, and it for the pause since the one before."""
+    """Makes the pause between two readings of the keys short. A token with an unknown key waits for the next
+    reading."""
     monkeypatch.setattr(token_keys, "PAUSE", 0.05)
 
 
@@ -88,14 +89,14 @@ def address(broker: RunningBroker) -> str:
 
 
 def log_in(raw: Raw, token: str | bytes) -> dict[str, Any]:
-    """The first answer."""
+    """Begins to log in; returns the broker's first answer."""
     assert raw.ask(ApiKey.SASL_HANDSHAKE, {"mechanism": "OAUTHBEARER"})["error_code"] == 0
     first = token if isinstance(token, bytes) else f"n,,\x01auth=Bearer {token}\x01\x01".encode()
     return raw.ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": first})
 
 
 def is_taken(broker: RunningBroker, token: str | bytes) -> bool:
-    """What is refused is refused as Kafka refuses it."""
+    """Whether the token is accepted. Checks that a refusal has the form that it has in Kafka."""
     with Raw(address(broker)) as raw:
         said = log_in(raw, token)
         if said["error_code"] == 0 and said["auth_bytes"] == b"":
@@ -116,7 +117,7 @@ def is_taken(broker: RunningBroker, token: str | bytes) -> bool:
 
 @pytest.mark.parametrize("algorithm", ["RS256", "RS512", "PS256", "PS384", "ES256", "ES384", "EdDSA"])
 def test_each_algorithm(tmp_path: Path, algorithm: str) -> None:
-    """The keys are in a file here."""
+    """The broker reads the keys from a file here."""
     key, file = new_key(algorithm), tmp_path / "keys with space.json"
     file.write_text(json.dumps({"keys": [{"kty": "oct", "k": "AAAA", "kid": key.id}, key.public]}))
     with identity_provider() as provider:
@@ -190,7 +191,7 @@ def test_no_algorithm_and_one_with_the_public_key_as_secret(broker: RunningBroke
         assert not is_taken(broker, unsigned(claims, algorithm, key.id))
     for secret in (pem, pem.strip(), der, json.dumps(key.public).encode(), b""):
         assert not is_taken(broker, unsigned(claims, "HS256", key.id, secret))
-    for algorithm in ("PS256", "RS512"):  # the key says RS256
+    for algorithm in ("PS256", "RS512"):  # the JWK says RS256
         assert not is_taken(broker, provider.token(key=ProviderKey(key.id, algorithm, key.private)))
 
 
@@ -211,13 +212,14 @@ def test_a_token_without_a_key_s_id(broker: RunningBroker, provider: IdentityPro
             assert found.id == key.id
         keys.append(third)
         assert await held.read_again()
-        assert await held.find(None, "RS256") is None  # which of two?
+        # There are two keys for RS256, so nobody knows which one is meant.
+        assert await held.find(None, "RS256") is None
 
     trio.run(main)
 
 
 def test_an_attempt_ends_with_a_refusal(broker: RunningBroker, provider: IdentityProvider) -> None:
-    """Nobody tries token after token on one connection."""
+    """A client can't try one token after another on the same connection."""
     with Raw(address(broker)) as raw:
         assert log_in(raw, provider.token(aud="x"))["auth_bytes"]
         again = raw.ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": first_message(provider.token())})
@@ -277,7 +279,7 @@ def test_a_token_of_a_megabyte(broker: RunningBroker, provider: IdentityProvider
         raw.ask(ApiKey.SASL_HANDSHAKE, {"mechanism": "OAUTHBEARER"})
         with pytest.raises((Closed, ConnectionError)):
             raw.ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": first_message("A" * (1 << 20))})
-    with Raw(address(broker)) as raw:  # also once its user has logged in, when larger requests are taken
+    with Raw(address(broker)) as raw:  # after a login the broker takes larger requests, but no larger tokens
         assert not log_in(raw, provider.token())["error_code"]
         assert log_in(raw, first_message("A" * (1 << 20)))["error_code"] == Code.SASL_AUTHENTICATION_FAILED
     assert is_taken(broker, provider.token(more="x" * (LONGEST_TOKEN // 2)))
@@ -297,7 +299,8 @@ def test_a_flood_of_unknown_keys_reaches_the_provider_seldom(
 
 
 def test_a_new_key_is_taken_while_others_send_unknown_ones() -> None:
-    """A reading that came before the new key is none for it; and whose key is known waits for nobody."""
+    """A reading that began before the new key was there does not count for it. A token whose key is known does not
+    wait."""
     old, new = new_key(), new_key("ES256")
     there, readings = [old], 0
 
@@ -319,13 +322,13 @@ def test_a_new_key_is_taken_while_others_send_unknown_ones() -> None:
             assert await keys.find(old.id, "RS256") is not None
             assert trio.current_time() == before
             assert await keys.find(new.id, "ES256") is not None
-        assert readings == 2  # one more for all of them
+        assert readings == 2  # one more reading serves all of them
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.001))
 
 
 def new_key_of(provider: IdentityProvider) -> ProviderKey:
-    """Another id for the same key: making one takes long."""
+    """The same key under another id, because it takes long to make a new key."""
     return provider.keys[0]._replace(id=random.randbytes(8).hex())
 
 
@@ -342,7 +345,7 @@ def test_keys_change_and_the_provider_dies(tmp_path: Path, monkeypatch: pytest.M
             report=lambda event, **_: events.append(event),
             oauth_jwks_refresh_ms=1000,
             **LISTENERS,
-            **{**provider.settings, "oauth_jwks_url": ""},  # the discovery document says where they are
+            **{**provider.settings, "oauth_jwks_url": ""},  # the discovery document says where the keys are
         ) as broker,
     ):
         old = provider.token()
@@ -356,7 +359,7 @@ def test_keys_change_and_the_provider_dies(tmp_path: Path, monkeypatch: pytest.M
         provider.stop()
         events.clear()
         wait_until(lambda: "oauth_keys_not_read" in events, "the death is told")
-        assert is_taken(broker, provider.token())  # by the keys that it had
+        assert is_taken(broker, provider.token())  # the broker still has the old keys
         provider.rotate()
         assert not is_taken(broker, provider.token())
         provider.answers.clear()
@@ -422,7 +425,8 @@ def test_an_authority_that_can_not_be_read(tmp_path: Path) -> None:
 
 
 def test_the_age_of_the_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Infinite until they are read; it begins anew with each reading, and goes on while there is none."""
+    """The age is infinite until the keys are first read. It begins at 0 again with each reading, and grows while no
+    reading succeeds."""
     monkeypatch.setattr(token_keys, "FIRST_RETRY", 0.05)
     settings = {**LISTENERS, "listen_http": "127.0.0.1:0", "authorizer": "none", "oauth_jwks_refresh_ms": 1000}
     with identity_provider() as provider:
@@ -485,7 +489,7 @@ def test_keys_are_read_or_left_out(keys: list[Any]) -> None:
 
 def test_what_is_read_at_a_provider(provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "SECONDS", 2.5)
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # what is on this machine is not asked for elsewhere
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # no proxy is used for addresses of this machine
 
     async def main() -> None:
         reader = web.Provider(load(provider.settings, {}))
@@ -518,7 +522,7 @@ def test_what_is_read_at_a_provider(provider: IdentityProvider, monkeypatch: pyt
 
 
 def test_only_so_many_wait_for_keys() -> None:
-    """Whoever comes while a provider hangs must not hold up everything."""
+    """Clients that come while a provider hangs must not hold up everything."""
     reading = 0
 
     async def hang() -> bytes:
@@ -536,18 +540,18 @@ def test_only_so_many_wait_for_keys() -> None:
             await trio.testing.wait_all_tasks_blocked()
             with trio.fail_after(1):
                 assert await keys.find("x", "RS256", "10.0.0.1") is None
-            with trio.move_on_after(1) as waited:  # one of another address waits all the same
+            with trio.move_on_after(1) as waited:  # a client of another address may still wait
                 await keys.find("x", "RS256", "10.0.0.2")
             assert waited.cancelled_caught
-            await trio.sleep(7)  # it may have been the first to read: for 5 s, and it tries again 1 s later
-            assert reading == 2  # the second by `follow`
+            await trio.sleep(7)  # a reading takes 5 s, and `follow` tries again 1 s later
+            assert reading == 2  # the second one is by `follow`
             nursery.cancel_scope.cancel()
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def test_many_addresses_leave_room_for_another() -> None:
-    """Ten could fill all places."""
+    """Ten addresses could fill all places for clients that wait."""
     there = [new_key()]
 
     async def read() -> bytes:
@@ -623,7 +627,7 @@ def test_a_session_ends_with_its_token(broker: RunningBroker, provider: Identity
         for raw in (lazy, diligent):
             assert not log_in(raw, provider.token(seconds=3))["error_code"]
         ended = False
-        while not ended:  # by then the first token of the diligent one is over, too
+        while not ended:  # by then the first token of the diligent client has expired, too
             assert not log_in(diligent, provider.token(seconds=60))["error_code"]
             assert diligent.ask(ApiKey.METADATA, {"topics": None})["brokers"]
             try:
@@ -654,7 +658,7 @@ def test_the_native_protocol(broker: RunningBroker, provider: IdentityProvider) 
 def test_the_time_of_a_check_counts_once(
     provider: IdentityProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In request_percentage, of one who has not logged in yet and of one who has."""
+    """The time counts for request_percentage, for a client that has not logged in yet and for one that has."""
     counted: list[Payer] = []
     spend, decode, seconds = ClientQuotas.spend, jwt.decode, 0.2
 
@@ -704,7 +708,7 @@ def test_claims() -> None:
             read(**wrong)
 
 
-# --- settings, and what is told
+# --- settings, and what is logged
 
 NEEDED = {"sasl_enabled_mechanisms": "oauthbearer", "oauth_issuer": "https://idp.example", "oauth_audience": "krappy"}
 
@@ -759,4 +763,4 @@ def test_tokens_are_in_no_log(broker: RunningBroker, provider: IdentityProvider,
         for part in token.split("."):
             assert not [each for each in reported if part in each]
     for what in ("expired", "Audience"):
-        assert [each for each in reported if what in each]  # whoever looks after the broker learns why
+        assert [each for each in reported if what in each]  # the administrator can read why

@@ -1,4 +1,4 @@
-"""To write in a transaction needs WRITE on its transactional id, by whatever door."""
+"""To write in a transaction, a client needs WRITE on its transactional id, in each protocol."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOPIC = "of-all"
 
 
 def sent(producer: Transactional, sequence: int, value: bytes, *, epochs: int = 0, transactional: bool = True) -> bytes:
-    """`epochs`: by which it is ahead of the producer's."""
+    """A batch of this producer. `epochs`: how far its epoch is ahead of the producer's."""
     return batch.encode(
         [b"k"],
         [value],
@@ -36,7 +36,7 @@ def written(raw: Raw, data: bytes, transactional_id: str | None, version: int = 
 
 
 def test_nobody_writes_in_the_open_transaction_of_another(guarded: Guarded) -> None:
-    """He knows its producer's id, epoch and sequence: whoever may read the topic is told them."""
+    """He knows the producer's id, epoch and sequence, because whoever may read the topic can see them."""
     guarded.admin.make(TOPIC)
     guarded.allow(rule(Resource.TOPIC, TOPIC, Op.WRITE))
     producer = Transactional(guarded.admin, "hers").init()
@@ -56,7 +56,8 @@ def test_nobody_writes_in_the_open_transaction_of_another(guarded: Guarded) -> N
 
 
 def test_nobody_writes_under_another_transactional_id_than_the_producers(guarded: Guarded) -> None:
-    """He has one of his own, and may write to the topic. He is not told the sequence either."""
+    """He has a transactional id of his own, and may write to the topic. The errors do not tell him the sequence
+    either."""
     guarded.admin.make("shared")
     guarded.allow(rule(Resource.TOPIC, "shared", Op.WRITE), rule(Resource.TRANSACTIONAL_ID, "his", Op.WRITE))
 

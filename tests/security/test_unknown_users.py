@@ -1,5 +1,5 @@
-"""Nothing that a stranger sees tells whether there is a user: neither the work that a password takes, nor what he is
-asked for. The time follows from the work."""
+"""A stranger can't find out whether a user exists: neither by the work that the check of a password takes, nor by the
+challenge that he gets. The time of a check depends on its work, so the tests count the work."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.handlers.raw import Raw as Native
 from tests.kafka.raw import Raw as Kafka
 from tests.security.test_sasl import SECRET, users_dir
 
-Work = Counter[tuple[str, int]]  # iterations, by hash
+Work = Counter[tuple[str, int]]  # numbers of iterations, by (name of the hash, length of the salt)
 
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
-    """What is hashed from now on."""
+    """Counts what is hashed from now on."""
     hashed: Work = Counter()
     make = hashlib.pbkdf2_hmac
 
@@ -82,7 +82,8 @@ def test_an_unknown_user_is_as_much_work_as_one_who_is_there(tmp_path: Path, wor
 
 @trio_test
 async def test_whom_there_is_not_looks_in_all_like_one_of_those_there_are(tmp_path: Path, work: Work) -> None:
-    """Of users with other credentials: what a password is checked against, and what SCRAM tells, are one user's."""
+    """Users have different credentials. An unknown user looks like one of them in all respects: in the work to check a
+    password, and in the number of iterations that SCRAM tells."""
     ways = {"both": {"SCRAM-SHA-256": 8192, "SCRAM-SHA-512": 8192}, "old": {"SCRAM-SHA-256": 4096}}
     ways |= {"strong": {"SCRAM-SHA-512": 10_000}, "mixed": {"SCRAM-SHA-256": 6000, "SCRAM-SHA-512": 4096}}
 

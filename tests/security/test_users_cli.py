@@ -20,14 +20,14 @@ LISTENERS = {"listen_native": "SASL_SSL://127.0.0.1:0", "listen_http": "SASL_SSL
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it was, also after a command has changed it."""
+    """Restores the environment after a test, even if a command has changed it."""
     for name in (*VARIABLES.values(), "KRAPPY_CONTEXT", FILE_VARIABLE):
         monkeypatch.setenv(name, "x")
         monkeypatch.delenv(name)
 
 
 def krappy(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str, said: str = "") -> str:
-    """Runs a command that does what it should; its output."""
+    """Runs a command that must succeed; returns its output. `said`: its input."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(said.encode())))
     capfd.readouterr()
     before = dict(os.environ)
@@ -38,7 +38,7 @@ def krappy(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *
         os.environ.update(before)
     out, err = capfd.readouterr()
     assert status == 0, err
-    # A client of an earlier test may still tell that its broker is gone.
+    # A client of an earlier test may still log that its broker is gone.
     return out + "".join(line for line in err.splitlines(keepends=True) if "|rdkafka#" not in line)
 
 
@@ -91,7 +91,7 @@ def test_the_first_user_and_the_next(
 def test_a_command_tells_the_password(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It gets nothing of what `krappy` is given, and its output is not shown."""
+    """The command gets nothing of the input of `krappy`, and its output is not shown."""
     (tmp_path / "users").mkdir()
     (tmp_path / "users" / "ada").write_text("one two")
     (tmp_path / "my vault").write_text("one two\n")

@@ -1,4 +1,4 @@
-"""A read that waits, for an event to come or for a quota, ends when its client may not read any more."""
+"""A read that waits for an event or for a quota ends when its client may not read any more."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.kafka.raw import fetch as fetch_body
 from tests.security.guarded import Guarded, rule
 
 ALLOW = Acl(Resource.TOPIC, Pattern.LITERAL, "t", "User:eve", "*", Op.READ, Permission.ALLOW)
-BODY_AT = 15  # of a request without a client id
+BODY_AT = 15  # where the body begins in a request without a client id
 COLUMN = arrow_layout.binary([b"k"])
 
 
@@ -57,7 +57,7 @@ def test_what_is_written_later_is_not_told(
     guarded.allow(rule(Resource.TOPIC, topic, Op.READ))
     with guarded.native() as eve:
         asked = eve.send(ask(topic))
-        eve.call(m.Ping())  # it waits now
+        eve.call(m.Ping())  # the read waits now
         guarded.take_away()
         guarded.admin.produce(topic, record(b"new"))
         with pytest.raises(TopicAuthorizationFailed):
@@ -121,7 +121,7 @@ async def test_who_waits_for_his_quota_is_told_nothing(
 async def test_a_fetch_that_waits_for_its_turn_is_told_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: int
 ) -> None:
-    """While other answers take all memory, or its peer does not read what it was sent."""
+    """The fetch waits while other answers take all memory, or while its client does not read earlier answers."""
     waits, may_answer = trio.Event(), trio.Event()
 
     @asynccontextmanager
@@ -161,7 +161,7 @@ async def test_a_fetch_that_waits_for_its_turn_is_told_nothing(
 
 
 def test_a_page_that_waited_for_others_is_not_told(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages of topics with many partitions are made one at a time."""
+    """Pages of topics with many partitions are made one after another, so a page may wait."""
     guarded.admin.make("paged")
     guarded.admin.produce("paged", record(b"old"))
     guarded.allow(rule(Resource.TOPIC, "paged", Op.READ))
