@@ -26,14 +26,15 @@ from tests.zygote import INTERNAL_PARTITIONS
 
 
 class SharedProcesses(NamedTuple):
-    """What clusters of one test process share: their folders' names are their chroots. No test may stop them."""
+    """What the clusters of one test process share. Each cluster has its folder's name as its chroot. No test may stop
+    the shared processes."""
 
     zookeeper: ZooKeeperServer
     launch: Launch
 
 
 class KnownPartition(NamedTuple):
-    leader: int  # -1: nobody
+    leader: int  # -1: there is none
     epoch: int
     replicas: list[int]
     isrs: list[int]
@@ -59,14 +60,14 @@ def _known(raw: Raw, name: str) -> KnownTopic | None:
 
 
 def start_registered(broker: BrokerProcess) -> None:
-    """Returns once it is registered, anew if it was before."""
+    """Starts a broker, and waits until it has registered, also if an earlier process of it had."""
     before = len(broker.events("registered"))
     broker.start()
     wait_until(lambda: len(broker.events("registered")) > before, "it is registered")
 
 
 class ClusterProcesses:
-    """`brokers`: by id, from 1. Each keeps its addresses when it is started again."""
+    """A cluster of broker processes. `brokers`: by id, from 1. Each keeps its addresses when it is started again."""
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class ClusterProcesses:
 
     @property
     def kafka(self) -> str:
-        """bootstrap.servers."""
+        """The value of bootstrap.servers for clients."""
         return ",".join(each.settings["listen_kafka"] for each in self.brokers.values())  # type: ignore[misc]
 
     @property
@@ -110,17 +111,17 @@ class ClusterProcesses:
 
     @property
     def admin(self) -> AdminClient:
-        """A new client, once each broker that runs knows a controller that runs: librdkafka waits long for one that was
-        killed."""
+        """A new client. Waits first until each running broker knows a running controller, because librdkafka waits long
+        for a controller that was killed."""
         for id in self.running:
             with self.asked(id) as raw:
                 wait_until(partial(self._has_controller, raw), f"broker {id} knows a controller")
         servers = [self.brokers[id].settings["listen_kafka"] for id in self.running]
         self._admin = AdminClient({"bootstrap.servers": ",".join(servers)})  # type: ignore[arg-type]
-        return self._admin  # kept, since what it was asked ends with it
+        return self._admin  # kept, because its requests end when it is freed
 
     def start(self) -> None:
-        """Returns once all brokers are registered, and know that of each other."""
+        """Starts all brokers, and waits until they are registered and know each other."""
         for each in self.brokers.values():
             each.begin()
         for each in self.brokers.values():
@@ -130,8 +131,8 @@ class ClusterProcesses:
         self.until_known()
 
     def start_again(self, id: int) -> None:
-        """Of one that was killed: returns once it is registered anew. Before, others may know it by its old session,
-        and forget it when that expires."""
+        """Starts a killed broker again, and waits until it has registered again. Before that, other brokers may know it
+        by its old session, and forget it when that session expires."""
         start_registered(self.brokers[id])
         self.until_known()
 
@@ -142,7 +143,7 @@ class ClusterProcesses:
 
     @contextlib.contextmanager
     def paused(self, id: int) -> Iterator[None]:
-        """The broker does nothing (SIGSTOP) in this block, but its connections stay; it may have stopped before."""
+        """Pauses the broker (SIGSTOP) in this block; its connections stay. It may be paused already."""
         os.kill(self.brokers[id].pid, signal.SIGSTOP)
         self._paused.add(id)
         try:
@@ -152,7 +153,7 @@ class ClusterProcesses:
             self._paused.discard(id)
 
     def until_known(self) -> None:
-        """Until each broker that runs knows that these run, and no others."""
+        """Waits until each running broker knows which brokers run."""
         for id in self.running:
             with self.asked(id) as raw:
                 wait_until(partial(self._knows_who_runs, raw), f"broker {id} knows who runs")
@@ -164,19 +165,19 @@ class ClusterProcesses:
         return raw.ask(ApiKey.METADATA, {"topics": []})["controller_id"] in self.running
 
     def asked(self, id: int) -> Raw:
-        """A connection to a broker."""
+        """A new connection to a broker."""
         return Raw(str(self.brokers[id].settings["listen_kafka"]))
 
     def events(self, id: int, name: str) -> list[dict[str, Any]]:
         return self.brokers[id].events(name)
 
     def topic(self, name: str) -> KnownTopic | None:
-        """As all running brokers know it now; None: there is none. It waits until they agree: what one knows, another
-        may know only a moment later."""
+        """The topic as all running brokers know it now. None: it does not exist. Waits until the brokers agree, because
+        one may hear of a change later than another."""
         end = time.monotonic() + PATIENCE
         while True:
             found: list[KnownTopic | None] = []
-            with contextlib.suppress(OSError, Closed):  # one is killed just now
+            with contextlib.suppress(OSError, Closed):  # a broker may be killed just now
                 for id in self.running:
                     with self.asked(id) as raw:
                         found.append(_known(raw, name))
@@ -186,7 +187,7 @@ class ClusterProcesses:
             time.sleep(0.01)
 
     def partitions(self, topic: str) -> dict[int, KnownPartition]:
-        """A topic's partitions, as all running brokers know them now, once there is the topic."""
+        """A topic's partitions, as all running brokers know them now. Waits until the topic exists."""
         end = time.monotonic() + PATIENCE
         while (found := self.topic(topic)) is None:
             assert time.monotonic() < end, f"no broker knows {topic}"
@@ -194,13 +195,13 @@ class ClusterProcesses:
         return found.partitions
 
     def partitions_at(self, id: int, topic: str) -> dict[int, KnownPartition]:
-        """A topic's partitions, as one broker knows them now; that may be older than what others know."""
+        """A topic's partitions, as one broker knows them now. Other brokers may know newer states."""
         with self.asked(id) as raw:
             found = _known(raw, topic)
         return {} if found is None else found.partitions
 
     def states(self, topic: str) -> list[dict[str, Any]]:
-        """Of a topic's partitions, as ZooKeeper has them: it is ahead of every broker."""
+        """The states of a topic's partitions in ZooKeeper, which are newer than what any broker knows."""
         kazoo = KazooClient(hosts=self.brokers[1].settings["zookeeper_connect"])
         kazoo.start(PATIENCE)
         try:
@@ -211,9 +212,9 @@ class ClusterProcesses:
             kazoo.close()
 
     def coordinator(self, group: str) -> int:
-        """The id of the broker that coordinates a group, once there is one."""
+        """The id of the broker that coordinates a group. Waits until there is one."""
         [asked] = self.admin.describe_consumer_groups([group], request_timeout=30).values()
-        with contextlib.suppress(KafkaException):  # it need not exist, but its coordinator does from now on
+        with contextlib.suppress(KafkaException):  # the group need not exist; the request makes the coordinators' topic
             asked.result(60)
         end = time.monotonic() + PATIENCE
         while True:
@@ -230,7 +231,8 @@ class ClusterProcesses:
         )
 
     def spread(self, topic: str) -> None:
-        """Each broker leads partitions of the topic again: the first replica of each partition, which is in sync."""
+        """Lets the first replica of each partition lead, so that each broker leads partitions of the topic again. The
+        first replicas must be in sync."""
         partitions = self.partitions(topic)
         body = {
             "election_type": 0,
@@ -254,7 +256,7 @@ class ClusterProcesses:
 def brokers(
     folder: Path, count: int = 3, *, shared: SharedProcesses | None = None, **settings: Any
 ) -> Iterator[ClusterProcesses]:
-    """A running cluster. `shared`: None: it has a ZooKeeper of its own. Raises Missing when that can't run here."""
+    """A running cluster. `shared` None: it has a ZooKeeper of its own. Raises Missing if ZooKeeper can't run here."""
     with contextlib.ExitStack() as own:
         if shared is None:
             [zookeeper] = own.enter_context(zookeepers(folder / "zookeeper"))

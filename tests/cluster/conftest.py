@@ -17,7 +17,7 @@ _numbers = count(1)
 
 @pytest.fixture(scope="session")
 def shared_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    """A ZooKeeper for all tests of this process; they must not stop it, and each has a chroot of its own."""
+    """A ZooKeeper for all tests of this process. Each test has a chroot of its own, and must not stop the ZooKeeper."""
     try:
         with zookeepers(tmp_path_factory.mktemp("zookeeper")) as [server]:
             yield server
@@ -32,21 +32,22 @@ def shared_processes(shared_zookeeper: ZooKeeperServer) -> SharedProcesses:
 
 @pytest.fixture
 def cluster(tmp_path: Path, shared_processes: SharedProcesses) -> Iterator[ClusterProcesses]:
-    """Three brokers of this test alone."""
+    """Three brokers for this test alone."""
     with brokers(tmp_path, shared=shared_processes) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def lasting(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedProcesses) -> Iterator[ClusterProcesses]:
-    """Three brokers for all tests of a file, which takes them as its `cluster`. What a test kills, it starts again."""
+    """Three brokers for all tests of a module, which uses them as its `cluster`. A test that kills a broker must start
+    it again."""
     with brokers(tmp_path_factory.mktemp("cluster"), shared=shared_processes) as made:
         yield made
 
 
 @pytest.fixture
 def client(cluster: ClusterProcesses) -> Iterator[blocking.Client]:
-    """It waits through a failover."""
+    """A client with a timeout that is longer than a failover."""
     with blocking.connect(cluster.native, timeout=LONG_S) as made:
         yield made
 

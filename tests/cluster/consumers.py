@@ -23,12 +23,11 @@ AWAY = (
 
 
 def close(consumer: Consumer) -> bool:
-    """Closes it; returns whether that ended in time. One that does not end is left alone, as long as the process lives.
+    """Closes a consumer; returns whether it was closed in time. If not, it is left alone as long as the process lives.
 
-    Two threads of librdkafka (2.16, its issue 5476) may wait for each other for ever: if a broker is not in the
-    metadata any more while the answer to an OffsetForLeaderEpoch that was sent to it is awaited. Such a consumer gets
-    nothing more, and can't be closed.
-    """
+    Two threads of librdkafka (2.16, its issue 5476) may wait for each other for ever. This happens if a broker leaves
+    the metadata while the consumer waits for its answer to an OffsetForLeaderEpoch. Such a consumer gets no more
+    events, and can't be closed."""
     ended = threading.Event()
 
     def work() -> None:
@@ -40,8 +39,8 @@ def close(consumer: Consumer) -> bool:
 
 
 def commit(consumer: Consumer, at: Sequence[TopicPartition] | None = None) -> None:
-    """As an application does: it tries again where the coordinator is not there yet, or waits for a replica that is
-    away. librdkafka leaves that to it. `at`: by default where the consumer is."""
+    """Commits as an application does: it tries again while there is no coordinator, or while the coordinator waits for
+    a replica that is away. librdkafka leaves that to the application. `at`: by default the consumer's positions."""
     end = time.monotonic() + PATIENCE
     what = {} if at is None else {"offsets": list(at)}
     while True:
@@ -56,8 +55,8 @@ def commit(consumer: Consumer, at: Sequence[TopicPartition] | None = None) -> No
 
 
 def ends(consumer: Consumer, topic: str, index: int) -> tuple[int, int]:
-    """Where a partition begins and ends, as its leader tells once it is sure. librdkafka does not ask again by itself
-    when another broker leads since a moment ago."""
+    """Where a partition begins and ends, as its leader says once it is sure. librdkafka does not ask again by itself if
+    another broker has just become the leader."""
     patience = time.monotonic() + PATIENCE
     while True:
         try:

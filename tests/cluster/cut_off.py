@@ -1,4 +1,4 @@
-"""A broker of a cluster that reaches ZooKeeper through a proxy, so that it can be cut off from it alone."""
+"""A broker that reaches ZooKeeper through a proxy, so that it can be cut off from ZooKeeper alone."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ trio.run(main)
 
 @contextmanager
 def proxy(port: int) -> Iterator[subprocess.Popen[str]]:
-    """A process through which ZooKeeper is reached, until it is stopped; its first line is its port."""
+    """A process that is a proxy of ZooKeeper. Its first line of output is its port. While it is stopped, nothing
+    passes."""
     with child([sys.executable, "-c", PROXY, str(port)], stdout=subprocess.PIPE, text=True) as process:
         yield process
 
 
 @contextmanager
 def cut_off(cluster: ClusterProcesses, id: int) -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """The broker is started again. In `with cut():` it does not hear of ZooKeeper, nor ZooKeeper of it; its connections
-    stay."""
+    """Starts the broker again, with a proxy. In `with cut():` the broker and ZooKeeper do not hear from each other, but
+    their connections stay."""
     with proxy(cluster.zookeeper.port) as between:
         assert between.stdout is not None
         broker = cluster.brokers[id]

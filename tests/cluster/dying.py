@@ -1,6 +1,8 @@
-"""A broker that looks after failed logs in seconds, not minutes, and dies where it is told to: what `dying` starts is
-`krappy serve --data FOLDER …`. It is killed (SIGKILL) when it comes to the step that the file FOLDER.dies names; the
-file goes first, so the next process does not die there. Its disk may fail as well (failing_disk.py)."""
+"""A broker that repairs failed logs after seconds instead of minutes, and dies at a step that the test chooses.
+
+`dying` starts `krappy serve --data FOLDER …`. The broker kills itself (SIGKILL) when it comes to the step that the file
+FOLDER.dies names. It removes the file first, so the next process does not die there. Its disk may fail, too
+(failing_disk.py)."""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ STEPS = (
     "set aside",
     "made anew",
     "began to copy",
-)  # of a replica that is made anew
+)  # the steps of a replica that is made anew
 REGISTERS, EXCLUDES = "registers", "excludes itself"
 
 

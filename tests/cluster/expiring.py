@@ -1,13 +1,14 @@
-"""A broker whose session with ZooKeeper expires at a step of what it does there.
+"""A broker whose session with ZooKeeper expires at a step that the test chooses.
 
-What `expiring` starts is `krappy serve --data FOLDER …`. Its session ends, as if it had expired, when it comes to the
-first step that the file FOLDER.expires names; then at the next one. The steps are its writes:
+`expiring` starts `krappy serve --data FOLDER …`. The file FOLDER.expires has a list of steps. When the broker comes to
+the first step of the list, its session ends, as if it had expired; then the next step counts. The steps are writes:
 
     bumps    its broker epoch, before it registers      controls   it becomes the controller
     enters   it registers                               elects     it changes partitions' states, as the controller
     renews   its lease, each second                     leads      a partition's state, as the leader
 
-each in three ways: `before` the write; `after` its answer; and `lost`: after it, without an answer.
+The session can end in three ways at each step: `before` the write; `after` its answer; or after the write, with its
+answer `lost`.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ def _file_of(data: Path) -> Path:
 
 
 def expires_at(broker: BrokerProcess, *steps: str) -> None:
-    """From now on, at these steps, in this order. None: at none."""
+    """Lets the session expire at these steps, in this order. Without steps it does not expire any more."""
     assert all(step.split()[0] in WAYS and step.split()[1] in WRITES for step in steps)
     write_at_once(_file_of(broker.data), json.dumps(steps))
 
 
 def is_expired(broker: BrokerProcess) -> bool:
-    """Whether all the steps were come to."""
+    """Whether the broker has come to all steps."""
     return bool(json.loads(_file_of(broker.data).read_text()) == [])
 
 
@@ -68,8 +69,8 @@ def _name(operations: Sequence[Operation]) -> str:
 
 
 async def _expire(client: Any) -> None:
-    """Other connections take the session over and close it, until it is over: the broker, which has lost its own, may
-    take it back before that. Its ephemeral znodes are deleted at once."""
+    """Ends the session at once, and so deletes its ephemeral znodes. Another connection takes the session over and
+    closes it. The broker may take the session back before that, so this is repeated until the session is over."""
     session = client.session
     while True:
         async with await trio.open_tcp_stream(*client._servers[0]) as stream:
@@ -83,7 +84,7 @@ async def _expire(client: Any) -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """`krappy ARGUMENTS`, with the steps."""
+    """Runs `krappy ARGUMENTS` with the steps."""
     from krappy.cli.main import run
 
     global _file

@@ -1,5 +1,5 @@
-"""A broker whose disk fails: what `failing` starts is `krappy serve --data FOLDER …`. While the file FOLDER.fails is
-there, syncs of files fail whose paths contain what is in it."""
+"""A broker whose disk fails. `failing` starts `krappy serve --data FOLDER …`. While the file FOLDER.fails exists, a
+sync fails if the path of the synced file contains the text that is in FOLDER.fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _file(data: Path) -> Path:
 
 @contextmanager
 def failing_at(broker: BrokerProcess, part: str) -> Iterator[None]:
-    """Syncs of the broker's files fail in this block whose paths contain `part`."""
+    """In this block, syncs of the broker's files fail if their paths contain `part`."""
     file = _file(broker.data)
     write_at_once(file, part)
     try:
@@ -32,7 +32,7 @@ def failing_at(broker: BrokerProcess, part: str) -> Iterator[None]:
 
 
 def run(arguments: list[str]) -> int:
-    """`krappy ARGUMENTS`, on a disk that may fail."""
+    """Runs `krappy ARGUMENTS` on a disk that may fail."""
     from krappy.cli.main import run
     from krappy.store.disk import File
 

@@ -1,8 +1,8 @@
-"""A broker whose start waits while it opens its first topic, until it sees the topics that its test wants.
+"""A broker whose start waits while it opens its first topic, until it sees the topics that the test wants.
 
-What `held` starts is `krappy serve --data FOLDER …`. While there is a file FOLDER.held it writes the name of that topic
-into it, and goes on once the file has the wanted topics instead, as JSON {name: partitions}, and its image has them.
-"""
+`held` starts `krappy serve --data FOLDER …`. If the file FOLDER.held exists, the broker writes the name of its first
+topic into it, and waits. The test then writes the wanted topics into the file, as JSON {name: partitions}. The broker
+goes on once its image has exactly these topics."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def _file(data: Path) -> Path:
 
 @contextmanager
 def holding(broker: BrokerProcess, wanted: dict[str, int]) -> Iterator[str]:
-    """The broker starts, and waits within the block. Gives the topic that it opens; `wanted` may change until the
-    end of the block, at which the broker goes on."""
+    """Starts the broker, which waits within the block. Yields the name of the topic that it opens. `wanted` may change
+    until the end of the block; then the broker goes on."""
     file = _file(broker.data)
     file.write_text("")
     broker.begin()

@@ -1,5 +1,5 @@
-"""Three brokers whose answers to clients can be lost: clients reach them through proxies. Brokers reach each other, and
-tests look at them, at another listener."""
+"""Three brokers whose answers to clients can be lost, because clients reach them through proxies. Brokers reach each
+other by another listener, and so do tests."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class LossyProcesses(ClusterProcesses):
         return Raw(self._kafka[id - 1])
 
     def deafen(self) -> None:
-        """From now on requests of clients come, and no answers, until connections are cut."""
+        """From now on clients' requests pass, but answers do not, until `cut`."""
         for each in self.ways:
             each.deafen()
 
     def cut(self) -> None:
-        """All connections of clients are reset; they may connect again."""
+        """Resets all connections of clients. They may connect again."""
         for each in self.ways:
             each.cut()
 

@@ -1,4 +1,4 @@
-"""What a program without Krappy's or Kafka's code reads in `__consumer_offsets`, for tests: by the schemas alone."""
+"""Reads `__consumer_offsets` as another program does: without Krappy's or Kafka's code, by the schemas alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ At = tuple[str, str, int]  # group, topic, partition
 
 
 class ReadOffset(NamedTuple):
-    """A value of OffsetCommitValue, of version 1 or 3."""
+    """A value by Kafka's schema OffsetCommitValue, version 1 or 3."""
 
     version: int
     offset: int
@@ -29,15 +29,15 @@ class ReadOffset(NamedTuple):
 
 
 class OffsetsTopic(NamedTuple):
-    """What one reads of a group's partition from its start. `latest`: by key, None for a tombstone; `values`: all that
-    had a value, in the log's order; `own`: keys of Krappy's own with their latest value."""
+    """The content of a group's partition, from its start. `latest`: by key, the latest value; None: a tombstone.
+    `values`: all values, in the log's order. `own`: by key, the latest values of Krappy's own records."""
 
     latest: dict[At, ReadOffset | None]
     values: list[tuple[At, ReadOffset]]
     own: dict[bytes, bytes | None]
 
     def kinds(self) -> set[bytes]:
-        """The first bytes of own keys that have a value."""
+        """The first three bytes of the own keys that have a value."""
         return {key[:3] for key, value in self.own.items() if value is not None}
 
 
@@ -80,7 +80,7 @@ def read_value(value: bytes) -> ReadOffset:
 
 
 def read_offsets(servers: str, group: str, **options: Any) -> OffsetsTopic:
-    """By librdkafka, with these options of its own, up to the end that the partition has now."""
+    """Reads the group's partition up to its present end. `options`: settings of librdkafka."""
     reader = Consumer({"bootstrap.servers": servers, "group.id": "reader", "enable.auto.commit": False, **options})
     try:
         at = TopicPartition(TOPIC, partition_of(group, INTERNAL_PARTITIONS), 0)

@@ -1,4 +1,4 @@
-"""A broker that lets anybody write to internal topics: `krappy serve …`, without the rule that forbids it."""
+"""A broker that lets anybody write to internal topics: `krappy serve …` without the rule that forbids it."""
 
 from __future__ import annotations
 

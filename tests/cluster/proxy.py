@@ -1,4 +1,4 @@
-"""A proxy between a client and ZooKeeper that ends connections after a number of bytes, or lets nothing through."""
+"""A proxy between a client and ZooKeeper. It can end connections after a number of bytes, or let nothing through."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import trio
 
 
 class Proxy:
-    """`cut_after`: bytes in one direction after which a connection ends; None: never. `silent`: while it is set, bytes
-    are taken and not passed on. `delay_s`: how long bytes to the client are kept."""
+    """`cut_after`: a connection ends after so many bytes in one direction; None: never. `silent`: while it is True,
+    bytes are read and dropped. `delay_s`: how many seconds bytes to the client are delayed."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self.target = target
-        self.cut_after: tuple[str, int] | None = None  # ("in" or "out", as the client sees it; bytes)
+        self.cut_after: tuple[str, int] | None = None  # ("in" or "out", from the client's view; bytes)
         self.silent = False
         self.delay_s = 0.0
         self.connections = 0
-        self.passed = {"in": 0, "out": 0}  # of the newest connection
+        self.passed = {"in": 0, "out": 0}  # bytes of the newest connection, by direction
         self.port = 0
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:

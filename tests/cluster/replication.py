@@ -1,4 +1,4 @@
-"""Leaders and followers in memory, and a listener of Kafka's protocol that serves Fetch for a leader in memory."""
+"""Leaders and followers in memory, and a listener of Kafka's protocol that serves Fetch for the leaders in memory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class MemoryLog:
         self.epochs = Epochs()
 
     def add(self, data: bytes, base: int, epoch: int) -> None:
-        """Stores a batch with these offsets and this epoch."""
+        """Stores a batch with this base offset and this leader epoch."""
         header = batch.read_header(data)
         data = batch.stamp(header, base, epoch) + data[batch.STAMPED :]
         self.batches.append(Stored(base, base + header.last_offset_delta + 1, epoch, data))
@@ -56,7 +56,7 @@ class MemoryLog:
         self.epochs.cut(self.end)
 
     def read(self, offset: int, max_bytes: int, min_one: bool) -> bytes:
-        """Batches from `offset` on. The last one is cut at `max_bytes`, but never the first, with `min_one`."""
+        """Batches from `offset` on, cut off at `max_bytes`. `min_one`: the first batch is never cut."""
         found = [each.data for each in self.batches if each.end > offset]
         data = b"".join(found)
         return data[: max(max_bytes, len(found[0]) if min_one and found else 0)]
@@ -67,7 +67,7 @@ class MemoryLog:
 
 
 class MemoryLeader:
-    """A `LeaderPort`. `progress`: the fetches that were noted. `committed`: which replicas commit."""
+    """A `LeaderPort`. `progress`: (replica, broker epoch, offset) of each fetch that was noted."""
 
     def __init__(self, index: int = 0, epoch: int = 5, start: int = 0) -> None:
         self.index, self.epoch = index, epoch
@@ -79,11 +79,11 @@ class MemoryLeader:
         self.gone: KrappyError | None = None
         self.grown, self.moved = Signal(), Signal()
         self.progress: list[tuple[int, int, int]] = []
-        self.commits = True  # a fetch commits what the replica has
+        self.commits = True  # whether a fetch commits what the replica has
         self.gone_below = 0
-        self.starts: list[int] = []  # of replicas' logs, as they were told
-        self.disk_waits = 0  # so many reads have to wait for the disk
-        self.throttled: set[int] = set()  # replicas
+        self.starts: list[int] = []  # the log starts that replicas have sent
+        self.disk_waits = 0  # so many of the next reads have to wait for the disk
+        self.throttled: set[int] = set()  # the ids of throttled replicas
 
     @property
     def end_offset(self) -> int:
@@ -135,7 +135,7 @@ class MemoryLeader:
 
 
 class MemoryFollower:
-    """A `FollowerPort`. `fails`: raised by the next calls, one after the other, None for a call that works."""
+    """A `FollowerPort`. `fails`: the next calls raise these errors, one after another; None: that call works."""
 
     def __init__(self, topic_id: bytes, index: int = 0, epoch: int = 5, leader: int = LEADER, start: int = 0) -> None:
         self.topic, self.topic_id, self.index = "t", topic_id, index
@@ -148,8 +148,8 @@ class MemoryFollower:
         self.cuts: list[int] = []
         self.syncs = 0
         self.fails: list[Exception | None] = []
-        self.disk_s = 0.0  # a sync takes so long,
-        self.disk: trio.Event | None = None  # and waits for this
+        self.disk_s = 0.0  # how many seconds a sync takes
+        self.disk: trio.Event | None = None  # a sync waits for this event, too
         self.is_throttled = False
         self.changed = Signal()
 
@@ -262,12 +262,13 @@ class MemoryBroker:
 
 
 Message = dict[str, Any]
-Change = Callable[[Message, Message], Message]  # (request, answer) -> what is answered
+Change = Callable[[Message, Message], Message]  # (request, answer) -> the answer that is sent
 
 
 class Listener:
-    """A listener of Kafka's protocol. `hears` is called with each Fetch request; `speaks` makes of an answer's bytes
-    what is sent, and None where the connection ends. `versions`: what ApiVersions answers."""
+    """A listener of Kafka's protocol. `hears` is called with each Fetch request. `changes` makes the answer that is
+    sent. `speaks` turns the bytes of an answer into the pieces that are sent; at a piece None the connection ends.
+    `versions`: the answer to ApiVersions."""
 
     def __init__(self, broker: MemoryBroker) -> None:
         self.broker = broker
@@ -314,13 +315,13 @@ class Listener:
 
 
 class _Frames:
-    """The requests that come, without their sizes."""
+    """Splits a stream into requests, without their sizes."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream, self._data = stream, bytearray()
 
     async def next(self) -> memoryview | None:
-        """None at the end."""
+        """The next request; None at the end of the stream."""
         while len(self._data) < 4 or len(self._data) < self._end():
             some = await self._stream.receive_some(1 << 20)
             if not some:

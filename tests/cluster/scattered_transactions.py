@@ -1,5 +1,5 @@
-"""A transactional producer that does what it is told and no more, in a cluster: each request goes to the broker that it
-is for."""
+"""A transactional producer in a cluster. It sends only the requests that its test asks for, each to the broker that
+serves it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ AGAIN = {
     *(Code.CONCURRENT_TRANSACTIONS, Code.NOT_LEADER_OR_FOLLOWER, Code.NOT_ENOUGH_REPLICAS, Code.NETWORK_EXCEPTION),
 }
 
-ANSWER_S = 12.0  # for an answer: longer than a broker waits for others
+ANSWER_S = 12.0  # the time for an answer, longer than a broker waits for other brokers
 
 
 def leader_of(cluster: ClusterProcesses, topic: str, index: int) -> int:
-    """The id of the partition's leader, once there is one."""
+    """The id of the partition's leader. Waits until there is one."""
     end = time.monotonic() + PATIENCE
     while (leader := int(cluster.partitions(topic)[index].leader)) not in cluster.running:
         assert time.monotonic() < end, f"nobody leads {topic}-{index}"
@@ -35,19 +35,20 @@ def leader_of(cluster: ClusterProcesses, topic: str, index: int) -> int:
 
 
 def coordinator_of(cluster: ClusterProcesses, name: str) -> int:
-    """The id of the broker that coordinates a transactional id, once there is one."""
+    """The id of the broker that coordinates a transactional id. Waits until there is one."""
     return leader_of(cluster, TRANSACTIONS, partition_of(name, len(cluster.partitions(TRANSACTIONS))))
 
 
 def group_coordinator_of(cluster: ClusterProcesses, group: str) -> int:
-    """The id of the broker that coordinates a group, once there is one."""
+    """The id of the broker that coordinates a group. Waits until there is one."""
     with cluster.asked(cluster.running[0]) as raw:
         raw.ask(ApiKey.FIND_COORDINATOR, {"key": group, "key_type": 0}, 3)  # makes the internal topic
     return leader_of(cluster, OFFSETS, partition_of(group, len(cluster.partitions(OFFSETS))))
 
 
 class ScatteredProducer:
-    """`bumps`: each end of a transaction gives it the next epoch, and what it writes adds its partition (KIP-890)."""
+    """`bumps`: it follows KIP-890. Each end of a transaction then gives it the next epoch, and a write adds its
+    partition to the transaction."""
 
     def __init__(self, cluster: ClusterProcesses, name: str, *, bumps: bool = False) -> None:
         self.cluster, self.name, self.bumps = cluster, name, bumps
@@ -55,7 +56,7 @@ class ScatteredProducer:
         self.sequences: Counter[tuple[str, int]] = Counter()
 
     def _of_coordinator(self, ask: Callable[[Transactional], int]) -> Code:
-        """What the coordinator answers, once there is one that can."""
+        """The code of the coordinator's answer. Waits until there is a coordinator that can answer."""
 
         return self._until_told(lambda: coordinator_of(self.cluster, self.name), lambda raw: ask(self._over(raw)))
 
@@ -67,7 +68,8 @@ class ScatteredProducer:
     def _until_told(
         self, broker: Callable[[], int], ask: Callable[[Raw], int], connect: Callable[[int], Raw] | None = None
     ) -> Code:
-        """What a broker answers, once that is no reason to try again. `connect`: as `cluster.asked`."""
+        """The code of a broker's answer. It tries again while the code demands that. `connect`: opens a connection to a
+        broker, by default `cluster.asked`."""
         end = time.monotonic() + PATIENCE
         while True:
             code = Code.NETWORK_EXCEPTION
@@ -75,7 +77,7 @@ class ScatteredProducer:
                 with (connect or self.cluster.asked)(broker()) as raw:
                     raw.socket.settimeout(ANSWER_S)
                     code = Code(ask(raw))
-            except (OSError, EOFError):  # it was killed or stopped, and others do not know that yet
+            except (OSError, EOFError):  # the broker was killed or stopped, and other brokers do not know that yet
                 pass
             if code not in AGAIN:
                 return code
@@ -113,7 +115,8 @@ class ScatteredProducer:
         return self._of_coordinator(lambda producer: producer.add_offsets(group))
 
     def stage_offset(self, group: str, topic: str, offset: int, connect: Callable[[int], Raw] | None = None) -> Code:
-        """Of the topic's partition 0. Answered by the group's coordinator. `connect`: as `cluster.asked`."""
+        """Stages an offset of the topic's partition 0 at the group's coordinator. Returns the code of its answer.
+        `connect`: as in `_until_told`."""
 
         return self._until_told(
             lambda: group_coordinator_of(self.cluster, group),
@@ -122,7 +125,7 @@ class ScatteredProducer:
         )
 
     def write(self, topic: str, index: int, value: bytes = b"v") -> Code:
-        """One event. Answered by the partition's leader."""
+        """Writes one event at the partition's leader. Returns the code of its answer."""
         data = batch.encode(
             [None],
             [value],
@@ -158,8 +161,8 @@ class ScatteredProducer:
         number: int = -1,
         epoch: int | None = None,
     ) -> Code:
-        """Sends a marker of this producer to the partition's leader, as a coordinator of this epoch would. `epoch`: the
-        producer's, of one that does not raise it at each end; None: its own."""
+        """Sends a marker of this producer to the partition's leader, as a coordinator of this epoch would. Returns the
+        code of the answer. `epoch`: a producer epoch for a marker without KIP-890; None: the producer's own."""
         marker = {
             "producer_id": self.id,
             "producer_epoch": self.epoch if epoch is None else epoch,
@@ -174,7 +177,7 @@ class ScatteredProducer:
         return Code(answer["topics"][0]["partitions"][0]["error_code"])
 
     def state(self) -> str:
-        """As the coordinator describes it."""
+        """The state of the transaction, as the coordinator describes it."""
         told: dict[str, Any] = {}
 
         def ask(producer: Transactional) -> int:

@@ -21,7 +21,7 @@ HOST = "127.0.0.1"
 
 
 def log_in(raw: Raw, user: str, password: str) -> None:
-    """By SCRAM; raises AssertionError when the broker does not let the user in."""
+    """Logs in by SCRAM. Raises AssertionError if the broker refuses the user."""
     assert raw.ask(ApiKey.SASL_HANDSHAKE, {"mechanism": "SCRAM-SHA-512"})["error_code"] == 0
     client = ScramClient("SCRAM-SHA-512", user, password, "nonce")
     data = client.first()
@@ -33,8 +33,8 @@ def log_in(raw: Raw, user: str, password: str) -> None:
 
 
 class SecuredProcesses(ClusterProcesses):
-    """Users log in over TLS at every listener; brokers log in at each other as `broker`. `folder`: each broker has its
-    certificate there, as ID.pem, and its password, as ID.password."""
+    """Users log in over TLS at every listener. Brokers log in at each other as the user `broker`. `folder`: has the
+    certificate of each broker as ID.pem, and its password as ID.password."""
 
     def __init__(self, folder: Path, authority: Authority, shared: SharedProcesses, **settings: Any) -> None:
         self.folder, self.authority = folder, authority
@@ -78,7 +78,7 @@ class SecuredProcesses(ClusterProcesses):
         return raw
 
     def options(self, user: str = "admin") -> dict[str, Any]:
-        """Of a client of librdkafka."""
+        """The settings of a client of librdkafka."""
         return {
             "bootstrap.servers": self.kafka,
             "security.protocol": "SASL_SSL",

@@ -1,34 +1,34 @@
 """A broker that stops itself at a step of a transaction, of a staged job, of a share group's acknowledgement, or of a
 join.
 
-What `stepping` starts is `krappy serve --data FOLDER …`, until its test writes into the file FOLDER.step at which step,
-the how manyth time, by which signal.
+`stepping` starts `krappy serve --data FOLDER …`. The test writes into the file FOLDER.step at which step the broker
+stops itself, how many times it must have come there, and by which signal.
 
-What a coordinator does, in this order:   and what a leader does, that of any partition:
+The steps of a coordinator, in this order:   and of a leader, whichever partition it leads:
     writes PrepareCommit                      takes marker
     wrote PrepareCommit    in its own log     queued marker
     saved PrepareCommit    committed          wrote marker    committed
     sends marker           to each broker
-    sent marker            it has answered
+    sent marker            the broker has answered
     writes CompleteCommit
     wrote CompleteCommit   in its own log
 
-What the coordinator of a staged job does, beside markers, and what a leader does:
-    puts Open, put Open              at the begin of an attempt, and when it is sealed
+The steps of a staged job's coordinator, besides markers, and of a leader:
+    puts Open, put Open              at the beginning of an attempt, and when it is sealed
     stages row, staged row           committed
     puts Publishing, put Publishing  committed
     sends batch, sent batch          to another broker
-    appends batch                    at the leader; also when that is the coordinator itself
+    appends batch                    at the leader, even if that is the coordinator itself
     puts Marking, put Marking        committed
     ends Committed, ended Committed  committed
 
-What the leader of a share group's partition does, and what the broker that keeps the group's states does:
+The steps of the leader of a share group's partition, and of the broker that keeps the group's states:
     takes acks, took acks            in memory
-    sends state, sent state          it is answered: the other broker has it, committed
+    sends state, sent state          sent: the other broker has answered that it is committed
     keeps state, kept state          in its own log, or its own database
-    committed state                  and on the disk; it answers then
+    committed state                  it is committed, and on the disk; the broker answers after this step
 
-What a folder that was alone does when it joins a cluster:
+The steps of a broker whose folder was alone, when it joins a cluster:
     gives topic                      for each of its topics
 """
 
@@ -61,14 +61,15 @@ def _file(data: Path) -> Path:
 def stopping_at(
     broker: BrokerProcess, step: str, times: int = 1, by: signal.Signals = signal.SIGKILL
 ) -> Iterator[None]:
-    """The broker gets the signal when it comes to the step this many times within the block, at whose end it has it."""
+    """The broker gets the signal when it comes to the step for the nth time (`times`) within the block. The end of the
+    block waits until it has got the signal."""
     file = _file(broker.data)
     write_at_once(file, json.dumps([step, times, by]))
     yield
     wait_until(lambda: not file.exists(), f"it comes to '{step}'")
     if by is signal.SIGKILL:
         assert broker.ended(PATIENCE) == -signal.SIGKILL
-    if by is signal.SIGSTOP:  # or it might stop itself after somebody has continued it
+    if by is signal.SIGSTOP:  # otherwise the test might continue it before it has stopped
         stat = Path(f"/proc/{broker.pid}/stat")
         wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "it stands still")
 
@@ -175,7 +176,7 @@ def _add_steps() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """`krappy ARGUMENTS`, with the steps."""
+    """Runs `krappy ARGUMENTS` with the steps."""
     from krappy.cli.main import run
 
     global _step_file

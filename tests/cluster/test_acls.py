@@ -1,4 +1,4 @@
-"""ACLs and logouts in a cluster: each broker follows a change within a second, whichever was asked for it."""
+"""ACLs and logouts in a cluster: each broker follows a change within a second, whichever broker made the change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ READ = [AclInfo("topic", "shared", "User:ada", "read")]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedProcesses) -> Iterator[ClusterProcesses]:
-    """Users log in at the native listeners; at Kafka's, the brokers ask each other without a name."""
+    """Users log in at the native listeners. At Kafka's listeners nobody logs in, and brokers reach each other there."""
     folder = tmp_path_factory.mktemp("acls")
     users = folder / "users"
     users.mkdir()

@@ -1,5 +1,5 @@
-"""What one broker's console asks another broker for is told with the name of who has asked, and limited by his quotas
-alone."""
+"""A broker's console sends requests of its users to other brokers. The audit log names the user, and only his quotas
+limit such requests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def secured(tmp_path: Path, shared_processes: SharedProcesses) -> Iterator[Secur
 
 
 def lines(folder: Path, id: int, event: str, user: str) -> list[dict[str, Any]]:
-    """What a broker has told of a user."""
+    """The lines of a user in a broker's audit log."""
     file = folder / f"audit-{id}"
     found = json_lines(file) if file.exists() else []
     return [each for each in found if each["event"] == event and each["principal"] == f"User:{user}"]
@@ -44,7 +44,7 @@ def lines(folder: Path, id: int, event: str, user: str) -> list[dict[str, Any]]:
 
 @contextmanager
 def console(secured: SecuredProcesses, user: str) -> Iterator[httpx.Client]:
-    """Of broker 1."""
+    """A client of the console of broker 1."""
     with httpx.Client(
         base_url=f"https://{secured.address(1, 'listen_http')}/api/v1",
         verify=secured.authority.context(),
@@ -74,7 +74,7 @@ def test_who_asks_a_broker_for_a_change_at_another(secured: SecuredProcesses, tm
             assert moved.status_code == 200, moved.text
             gone = web.delete(f"/groups/{group}", params={"confirm": group})
             assert gone.status_code == 200, gone.text
-        for _ in range(2):  # the second time it changes nothing
+        for _ in range(2):  # the second request changes nothing
             body = {"confirm": TOPIC, "before": dict.fromkeys("012", 1)}
             deleted = web.post(f"/topics/{TOPIC}/delete-records", json=body)
             assert deleted.json() == {"start": dict.fromkeys("012", 1)}
@@ -93,7 +93,7 @@ def test_who_asks_a_broker_for_a_change_at_another(secured: SecuredProcesses, tm
 
 
 def test_a_broker_that_asks_for_others_has_no_quota(secured: SecuredProcesses, tmp_path: Path) -> None:
-    """Else one user's reads would take the quota of any user from all who ask this broker."""
+    """Otherwise the reads of one user would use up the default quota for all users who ask this broker."""
     with secured.connect(1) as admin:
         admin.create_topic(TOPIC, 3, replication_factor=3)
         admin.add_acls([AclInfo("topic", "*", "User:eve", "all")])
@@ -101,7 +101,7 @@ def test_a_broker_that_asks_for_others_has_no_quota(secured: SecuredProcesses, t
             for _ in range(40):
                 producer.send(b"x" * 50_000, partition=1)
         assert secured.partitions(TOPIC)[1].leader != 1
-        admin.security.alter_quotas({"consumer_byte_rate": 1_000_000}, user="")  # of any user
+        admin.security.alter_quotas({"consumer_byte_rate": 1_000_000}, user="")  # the default for all users
     with console(secured, "eve") as web:
         asked: dict[str, int | str] = {"partition": 1, "start": "offset", "at": 0, "limit": 30}
 
@@ -113,7 +113,8 @@ def test_a_broker_that_asks_for_others_has_no_quota(secured: SecuredProcesses, t
         wait_until(throttled, "she is over her quota")
         made = web.post("/topics", json={"name": "last", "partitions": 1})
         assert made.status_code == 201, made.text
-    with secured.connect(2) as admin, secured.connect(3) as other:  # what was told before this is written then
+    # Once these changes are written, all earlier lines are, too.
+    with secured.connect(2) as admin, secured.connect(3) as other:
         for each in (admin, other):
             each.security.alter_quotas({"producer_byte_rate": 1e9}, user="nobody")
             each.security.alter_quotas({"producer_byte_rate": None}, user="nobody")

@@ -1,4 +1,4 @@
-"""The audit log in a topic of a cluster: all brokers write to it, also while its leader dies."""
+"""The audit log in a topic of a cluster: all brokers write to it, even if its leader dies."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def connect(cluster: ClusterProcesses, id: int) -> blocking.Client:
 
 
 def change(cluster: ClusterProcesses, id: int, name: str) -> None:
-    """Has one broker change something that it tells."""
+    """Lets one broker make a change that it tells in the audit log."""
     with connect(cluster, id) as client:
         client.security.alter_quotas({"producer_byte_rate": 1e9}, user=name)
 
 
 def told(cluster: ClusterProcesses) -> list[str]:
-    """The names of what was changed, as the topic has them."""
+    """The names of the changed things, as the topic has them."""
     with connect(cluster, cluster.running[0]) as client, client.consumer(TOPIC, end="now") as consumer:
         lines = [json.loads(event.value or b"") for event in consumer]
     assert not [line for line in lines if "left_out" in line]
@@ -105,7 +105,8 @@ def test_nobody_else_changes_it_at_any_broker(cluster: ClusterProcesses) -> None
 
 
 def test_no_request_waits_for_it(cluster: ClusterProcesses) -> None:
-    """Its leader hangs: the others change things as before, and tell of them once it is led again."""
+    """While the leader of the audit topic hangs, the other brokers make changes as before. They write their lines once
+    the topic has a leader again."""
     change(cluster, 1, "first")
     wait_until(lambda: cluster.topic(TOPIC) is not None, "there is the topic")
     cluster.until_in_sync(TOPIC)

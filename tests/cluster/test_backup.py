@@ -1,8 +1,8 @@
-"""`krappy backup` of three brokers under load, of which one is killed; `krappy restore` to one broker, or a cluster.
+"""`krappy backup` of three brokers under load, one of which is killed; `krappy restore` to one broker, or a cluster.
 
-What was acknowledged before the backup began is there, at its offset. Groups have come no further than the logs, and
-no less far than before the backup. Transactions are there whole or not at all. Each table is the fold of its log.
-"""
+All events that were acknowledged before the backup began are there, at their offsets. The positions of groups are not
+beyond the logs' ends, and not below those from before the backup. Transactions are there whole or not at all. Each
+table is the fold of its log."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ BULK = 3 << 20  # bytes that no other load writes, so that the backup takes a wh
 
 
 def done(*arguments: object) -> Any:
-    """The JSON that a command prints, which must succeed."""
+    """Runs a command, which must succeed; returns the JSON that it prints."""
     ended = krappy(*arguments, "--json")
     assert ended.returncode == 0, ended.stderr.decode()
     return json.loads(ended.stdout)
 
 
 class Pairs:
-    """Writes each number to two topics in a transaction, one after the other. `acked`: those that were committed."""
+    """Writes each number to two topics in one transaction. `acked`: the numbers that were committed."""
 
     def __init__(self, cluster: ClusterProcesses) -> None:
         self.acked: list[int] = []
@@ -75,7 +75,7 @@ class Pairs:
 
 
 class Member:
-    """A member of a group of Kafka's. `committed`: how far, by partition."""
+    """A member of a Kafka group. `committed`: by partition, the offset that it has committed."""
 
     def __init__(self, cluster: ClusterProcesses, topic: str, group: str) -> None:
         self.committed: dict[int, int] = {}
@@ -115,7 +115,7 @@ class Before:
 
 @contextmanager
 def loaded(cluster: ClusterProcesses, client: blocking.Client) -> Iterator[Before]:
-    """Load of all kinds during the block."""
+    """Runs load of all kinds during the block. Yields what was acknowledged at its beginning."""
     make_topic(cluster, "t", **{"cleanup.policy": "compact,delete", "segment.bytes": "65536"})
     assigned = {"left": [1, 2, 3], "right": [2, 3, 1], "bulk": [3, 1, 2]}
     made = cluster.admin.create_topics([NewTopic(n, 1, replica_assignment=[r]) for n, r in assigned.items()])
@@ -145,7 +145,7 @@ def loaded(cluster: ClusterProcesses, client: blocking.Client) -> Iterator[Befor
 
 
 def check(before: Before, native: str, kafka: str) -> None:
-    """What a restored broker, or cluster, has."""
+    """Checks what a restored broker, or cluster, has."""
     with blocking.connect(native, timeout=LONG_S) as client:
         values: dict[str, dict[tuple[int, int], bytes | None]] = {}
         for topic in ("t", "left", "right", "bulk"):
@@ -153,7 +153,7 @@ def check(before: Before, native: str, kafka: str) -> None:
                 values[topic] = {(event.partition, event.offset): event.value for event in consumer}
         topics = {each.name: each for each in client.topics()}
         ends = {each.partition: each.end for each in topics["t"].partitions}
-        # What compaction left of the events that were there; of the newest ones, all.
+        # Of the events, those are there that compaction has left; the newest event of each key is always there.
         newest: dict[tuple[int, int], tuple[int, int]] = {}
         for partition, acked in before.written.items():
             for number, offset in acked:
@@ -174,7 +174,7 @@ def check(before: Before, native: str, kafka: str) -> None:
             assert floor <= floors[partition] <= ends[partition]
         assert [each.name for each in client.security.users()] == ["ada"]
         assert [each.rates for each in client.security.quotas(user="ada")] == [{"producer_byte_rate": 1e9}]
-        with client.producer("t") as producer:  # and it goes on
+        with client.producer("t") as producer:  # new events can be written
             producer.send("more", key="more").result(LONG_S)
     asked = Consumer({"bootstrap.servers": kafka, "group.id": "readers"})
     committed = asked.committed([TopicPartition("t", index) for index in range(PARTITIONS)], LONG_S)
@@ -189,7 +189,7 @@ def check(before: Before, native: str, kafka: str) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """`krappy doctor` finds that each table is the fold of its log."""
+    """Checks by `krappy doctor` that each table is the fold of its log."""
     ended = krappy("doctor", "--data", folder)
     assert ended.returncode == 0, ended.stdout.decode()
 

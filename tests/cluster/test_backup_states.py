@@ -1,5 +1,5 @@
-"""What a cluster's backup has of producers, open transactions and staged jobs; and what it does where brokers die, and
-where it does not belong."""
+"""What a cluster's backup has of producers, open transactions and staged jobs, and what happens if brokers die
+meanwhile. And that a restored folder does not join its own cluster."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def make(cluster: ClusterProcesses, name: str, *assigned: list[int]) -> None:
     made.result(LONG_S)
     wait_until(lambda: all(each.leader > 0 for each in cluster.partitions(name).values()), "it is led", LONG_S)
     for index, each in cluster.partitions(name).items():
-        with cluster.asked(each.leader) as raw:  # it may know that it leads a moment before it does
+        with cluster.asked(each.leader) as raw:  # it may begin to lead a moment after it knows that it is the leader
             wait_until(partial(_is_led, raw, name, index), f"{name}-{index} is led", LONG_S)
 
 
@@ -91,7 +91,7 @@ def test_producers_transactions_and_jobs(cluster: ClusterProcesses, client: bloc
         with Raw(alone.kafka) as raw:
             assert raw.produce("t", once)["base_offset"] == offset, "it is there already"
         waiting = Producer({"bootstrap.servers": alone.kafka, "transactional.id": "open"})
-        waiting.init_transactions(LONG_S)  # aborts what was open
+        waiting.init_transactions(LONG_S)  # aborts the open transaction
         with blocking.connect(alone.address, timeout=LONG_S) as restored_client:
             with restored_client.consumer("t", start="earliest", end="now") as consumer:
                 values = sorted(event.value or b"" for event in consumer)
@@ -139,7 +139,7 @@ def test_a_later_backup_shares_files(cluster: ClusterProcesses, client: blocking
 
 
 def test_a_broker_that_stands_still(cluster: ClusterProcesses, tmp_path: Path) -> None:
-    """The backup waits until its session is over; meanwhile transactions wait for some seconds at most."""
+    """The backup waits until the session of this broker is over. Transactions wait only for some seconds meanwhile."""
     make(cluster, "still", [1, 2, 3])
     Producer({"bootstrap.servers": cluster.kafka, "transactional.id": "first"}).init_transactions(LONG_S)
     cluster.until_in_sync(TRANSACTIONS)
@@ -148,7 +148,8 @@ def test_a_broker_that_stands_still(cluster: ClusterProcesses, tmp_path: Path) -
     name = next(each for each in names if coordinators[partition_of(each, len(coordinators))].leader != 3)
     producer = Producer({"bootstrap.servers": cluster.kafka, "transactional.id": name, "linger.ms": 0})
     producer.init_transactions(LONG_S)
-    producer.begin_transaction()  # once before, so that it need not ask the broker that stands still for anything
+    # A first transaction, so that the producer knows all it needs before broker 3 stands still.
+    producer.begin_transaction()
     producer.produce("still", b"v")
     producer.commit_transaction(LONG_S)
     with cluster.paused(3):
@@ -168,7 +169,8 @@ def test_a_broker_that_stands_still(cluster: ClusterProcesses, tmp_path: Path) -
 
 
 def test_a_broker_that_is_dead_already(cluster: ClusterProcesses, client: blocking.Client, tmp_path: Path) -> None:
-    """Others do not know that yet: the backup waits until they do, and until others lead."""
+    """The other brokers do not know yet that it is dead. The backup waits until they do, and until others lead its
+    partitions."""
     make(cluster, "dead", [2, 3, 1], [1, 2, 3])
     with client.producer("dead") as producer:
         producer.send_columns([b"a", b"b", b"c"], [b"1", b"2", b"3"])
@@ -238,7 +240,7 @@ def test_a_folder_of_a_backup_does_not_join_the_cluster_that_it_comes_from(
 
 
 def test_what_is_begun_ends_with_its_connection(cluster: ClusterProcesses) -> None:
-    """Meanwhile no transaction is decided, and events are written."""
+    """While a backup is begun, no transaction is decided, but events are written."""
     make(cluster, "held", [1, 2, 3])
     producer = Producer({"bootstrap.servers": cluster.kafka, "transactional.id": "held", "linger.ms": 0})
     producer.init_transactions(LONG_S)
@@ -315,14 +317,15 @@ def test_over_tls_and_only_for_brokers_and_super_users(secured: SecuredProcesses
 def test_topics_that_are_made_meanwhile(
     cluster: ClusterProcesses, client: blocking.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The brokers do not open them before their files are linked. So nothing is in them, and the backup goes on."""
+    """The brokers do not open new topics before the backup has linked its files. So these topics are empty, and the
+    backup goes on."""
     make(cluster, "before", [1, 2, 3], [2, 3, 1])
     client.table("before").put("k", "old")
     hold = backups.hold
     kazoo = KazooClient(hosts=cluster.brokers[1].settings["zookeeper_connect"])
 
     async def late(router: Router, begun: Sequence[BegunAt]) -> list[HeldAt]:
-        """Then the tree has topics of which nobody has told how far they are."""
+        """Makes topics late: the tree has them, but no broker has told their ends."""
         cluster.admin.delete_topics(["before"])
         cluster.admin.create_topics([NewTopic("fresh", 3, replica_assignment=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])])
         for path in ("/brokers/topics/before", "/brokers/topics/fresh/partitions/2/state"):

@@ -23,7 +23,7 @@ def krappy(cluster: ClusterProcesses, capsys: pytest.CaptureFixture[str]) -> Kra
     """Runs `krappy cluster …` at a broker: (id, *arguments) -> status, stdout, stderr."""
 
     def call(id: int, *arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()  # of Python only: librdkafka of an earlier test may write to the descriptor
+        capsys.readouterr()  # not capfd: librdkafka of an earlier test may write to the descriptors
         status = run(["cluster", *arguments, "--address", cluster.brokers[id].address])
         return status, *capsys.readouterr()
 
@@ -104,7 +104,7 @@ def test_preferred_leaders_come_back(cluster: ClusterProcesses, krappy: Krappy) 
         assert (row["topic"], row["partition"], row["result"]) == ("t", 0, "not available")
         return str(row["why"])
 
-    # It is out of the ISR a little before its registration is gone.
+    # Broker 1 leaves the ISR a little earlier than its registration is gone.
     away = "broker 1, which is to lead it, is away: start it, or "
     wait_until(lambda: why().startswith(away), "broker 1 is known to be away")
     assert "\tbroker 1, which is to lead it, is away" in krappy(2, "elect", "t:0")[1]
@@ -131,7 +131,7 @@ def test_an_unclean_election_is_asked_for_twice(cluster: ClusterProcesses, krapp
     wait_until(lambda: all(each.isrs == [2] for each in cluster.partitions("t").values()), "3 is in no ISR")
     cluster.brokers[2].kill()
     wait_until(lambda: set(leaders(cluster, "t")) == {-1}, "nobody leads")
-    cluster.start_again(3)  # the controller has heard of it then
+    cluster.start_again(3)  # then the controller knows that it runs
     status, _, err = krappy(1, "elect", "t", "--unclean")
     assert status == 1
     assert "--yes" in err

@@ -1,4 +1,4 @@
-"""Snapshots and logs of three brokers, read as blocks of columns: as PySpark reads them."""
+"""Snapshots and logs of three brokers are read as blocks of columns, as PySpark reads them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cluster(lasting: ClusterProcesses) -> ClusterProcesses:
 
 
 def topic_of(cluster: ClusterProcesses, client: blocking.Client, name: str) -> str:
-    """A topic that all three brokers lead parts of, with every key."""
+    """Makes a topic with all keys. Each of the three brokers leads some of its partitions."""
     [made] = cluster.admin.create_topics([NewTopic(name, PARTITIONS, 3)]).values()
     made.result(30)
     cluster.until_in_sync(name)

@@ -1,4 +1,5 @@
-"""Three brokers as processes, under librdkafka: what is acknowledged is there once, in order, on every replica."""
+"""Three brokers as processes, with librdkafka as the client. Every acknowledged event is there once, in order, on every
+replica."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from tests.cluster.consumers import commit
 from tests.process import BrokerProcess, wait_until
 
 PARTITIONS = 6
-AT_ONCE = 5  # events of a partition: as many events in fewer requests
-AHEAD = 2  # such requests of a partition that are not answered yet: a leader may die between the two
+AT_ONCE = 5  # so many events of a partition are written together, so that there are fewer requests
+AHEAD = 2  # so many such requests of a partition may be unanswered: a leader may die between two of them
 
 
 def make_topic(cluster: ClusterProcesses, name: str, **config: str) -> None:
@@ -34,13 +35,12 @@ def leaders(cluster: ClusterProcesses, name: str) -> list[int]:
 
 
 class Writer:
-    """Writes numbered events to every partition until it is stopped. `acked`: the numbers, by partition.
+    """Writes numbered events to every partition until it is stopped. `acked`: by partition, the acknowledged events.
 
-    It writes as fast as it is answered up to `aim` acknowledged events, and at most 300 a second beyond (see `pace`).
-    For most of the time a test waits for an election, and each event more would be read and compared at the end. Nor
-    does it write to a partition that does not answer: threads of librdkafka (2.16) that may not send what they have, as
-    five requests are not answered, ask again and again whether they may, without a pause.
-    """
+    It writes as fast as the brokers answer until `aim` events are acknowledged, and then at most 300 a second (see
+    `pace`). A test waits for elections most of the time, and all events have to be read and compared at the end. It
+    does not write to a partition that does not answer. A thread of librdkafka (2.16) that has five unanswered requests
+    may not send more, and asks again and again, without a pause, whether it may."""
 
     def __init__(self, cluster: ClusterProcesses, topic: str, **options: Any) -> None:
         settings = {"bootstrap.servers": cluster.kafka, "enable.idempotence": True, "linger.ms": 5}
@@ -48,12 +48,13 @@ class Writer:
         self._topic = topic
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        # (number, offset), by partition; whole from the start, since it is read while another thread adds to it
+        # By partition: (number, offset). It has all partitions from the start, because one thread reads it while
+        # another one adds to it.
         self.acked: dict[int, list[tuple[int, int]]] = {index: [] for index in range(PARTITIONS)}
         self.aim = 0
-        self.pace = 0.1  # seconds between two such rounds while nobody waits for more events
+        self.pace = 0.1  # seconds between two rounds of writes while the test does not wait for more events
         self.failed: list[str] = []
-        self._unanswered = [0] * PARTITIONS  # events
+        self._unanswered = [0] * PARTITIONS  # numbers of events, by partition
 
     def __enter__(self) -> Writer:
         self._thread.start()
@@ -140,7 +141,7 @@ def until_acked(writer: Writer, more: int) -> None:
 
 
 def written(cluster: ClusterProcesses, name: str) -> Writer:
-    """A topic whose events all replicas have, and who wrote them."""
+    """Makes a topic with events that all replicas have; returns their writer."""
     make_topic(cluster, name)
     with Writer(cluster, name) as writer:
         until_acked(writer, 600)
@@ -173,7 +174,7 @@ def test_a_killed_leader_costs_nothing_that_was_acknowledged(cluster: ClusterPro
 
 
 def test_a_broker_that_stops_hands_over_first(cluster: ClusterProcesses) -> None:
-    """Nobody waits for the end of its session, or of its lease."""
+    """No election waits for the end of the broker's session or of its lease."""
     make_topic(cluster, "t")
     with Writer(cluster, "t") as writer:
         for id in (1, 2, 3):
@@ -219,7 +220,7 @@ def test_a_group_reads_from_all_brokers_and_goes_on_at_new_leaders(cluster: Clus
 
 
 def test_a_folder_of_a_broker_that_was_alone_joins(cluster: ClusterProcesses) -> None:
-    """It is not copied: its topics, its tables and its groups are the cluster's."""
+    """The folder is not copied. Its topics, tables and groups become those of the cluster."""
     first = cluster.brokers[1]
     first.stop()
     shutil.rmtree(first.data)
@@ -257,7 +258,7 @@ def test_a_topic_that_was_made_anew_while_a_broker_was_away(cluster: ClusterProc
     cluster.brokers[3].kill()
     wait_until(lambda: 3 not in leaders(cluster, "t"), "others lead the topic")
     cluster.admin.delete_topics(["t"])["t"].result(30)
-    make_topic(cluster, "other")  # the deletion is known
+    make_topic(cluster, "other")  # once it exists, the deletion of "t" is known, too
     made = cluster.admin.create_topics([NewTopic("t", PARTITIONS, 2)])["t"]
     made.result(30)
     cluster.brokers[3].start()

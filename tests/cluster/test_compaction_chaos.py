@@ -1,7 +1,8 @@
-"""Three replicas that lead in turns, are away, and compact by themselves, in random order: no deleted key comes back.
+"""Three replicas lead in turns, are away, and compact by themselves, in random order. No deleted key comes back.
 
-Whatever happened, once all are in sync their tables are what was written: tombstones that a replica has missed, or
-fetched over, must not bring older values back, on it or on those that follow it later.
+Whatever happened, once all replicas are in sync, their tables have what was written. A replica may miss tombstones that
+were removed while it was away. Still, older values must not come back, neither on this replica nor on those that follow
+it later.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ CONFIG = {
     "delete.retention.ms": "0",
     "segment.bytes": "1000",
 }
-# A fetch brings one batch or two, so that a replica is in the midst of its way for long.
+# A fetch brings only one or two batches, so that a replica needs many fetches to catch up.
 SLOW = FetchSettings(max_bytes=150, backoff_ms=50)
 
 
 class Side:
-    """One broker, with its replica. `fetcher`: fetches from the brokers that lead."""
+    """One broker with its replica. `fetcher`: fetches from the leader."""
 
     partition: Partition
     follower: Follower
@@ -77,17 +78,17 @@ class Side:
         return Log.open(log.folder, log.config, start_offset_hint=start)
 
     async def compact(self) -> None:
-        """Twice: the first time finds tombstones, the second removes them."""
+        """Compacts twice: the first time finds tombstones, and the second time removes them."""
         engine, partition = self.broker.engine, self.partition
         if partition.role is Role.LEADER:
             await partition.reshape(partition.log.roll)
         for _ in range(2):
             await trio.sleep(0.002)
-            with suppress(StorageError):  # its view is being folded anew
+            with suppress(StorageError):  # the view may just be folded anew
                 await engine.housekeeper.clean(partition, engine.now_ms())
 
     async def table(self) -> dict[bytes, bytes]:
-        """What its view has: the entries, by key, without deleted ones."""
+        """The entries of its view, by key, without those of deleted keys."""
         partition = self.partition
         assert await partition.applier.caught_up(partition.high_watermark, 20)
         found = ((key, partition.look_up(key)) for key in KEYS)
@@ -95,7 +96,7 @@ class Side:
 
 
 class Chaos:
-    """`isr`: the ids of the replicas in sync; `there`: of those that follow, but may be on their way."""
+    """`isr`: the ids of the replicas in sync. `there`: the ids of the replicas that fetch, and may still lag."""
 
     def __init__(self, seed: int, sides: Mapping[int, Side]) -> None:
         self.chance = random.Random(seed)
@@ -119,7 +120,7 @@ class Chaos:
         return PartitionState(self.leader, self.epoch, 0, tuple(sorted(self.isr)), min_isr=1)
 
     async def lead(self, leader: int) -> None:
-        """A new epoch."""
+        """Lets this broker lead, in a new epoch."""
         self.leader = leader
         self.epoch += 1
         self.there |= {leader}
@@ -134,7 +135,7 @@ class Chaos:
                 side.fetcher.set([side.follower])
 
     def know(self) -> None:
-        """The leader learns of another ISR."""
+        """Tells the leader the present ISR."""
         state = self._state()
         self.led.know(state, self.version, self.epoch)
 
@@ -160,10 +161,11 @@ class Chaos:
             self.isr.discard(side.id)
             self.know()
         if self.chance.random() < 0.3:
-            await trio.sleep(1.2 * LAG_MS / 1000)  # so long that nothing is kept for it
+            await trio.sleep(1.2 * LAG_MS / 1000)  # so long that no tombstone is kept for it any more
 
     async def come(self, side: Side) -> None:
-        """It comes all the way, or some of it and is away again, or goes on coming."""
+        """Lets a replica fetch: until it is in sync, or for a while until it is away again, or without waiting for
+        it."""
         self.there.add(side.id)
         side.fetcher.set([side.follower])
         deed = self.chance.random()

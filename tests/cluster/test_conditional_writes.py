@@ -1,7 +1,7 @@
-"""Conditional writes (compare-and-set) of several clients, while who leads dies or stands still.
+"""Conditional writes (compare-and-set) of several clients, while leaders die or stand still.
 
-Each value names the offset that its writer expected, so the log itself tells whether a condition passed on a stale
-value: each event of a key must name the one before it."""
+Each value names the offset that its writer expected. So the log itself shows whether a condition was decided by a stale
+value: each event of a key must name the offset of the event before it."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ OLD = 3
 
 
 class Attempt(NamedTuple):
-    """`offset`: where it stands, as its writer was told; `current`: where the key stood in its stead, as it was told
-    with a refusal; both None: unknown. `floor`: where the key stood already, as somebody was told before it began."""
+    """One conditional write. `offset`: the offset that its acknowledgement named. `current`: the offset of the key that
+    its refusal named. Both None: the outcome is unknown. `floor`: the highest offset of the key that any client had
+    been told before this write began."""
 
     key: str
     value: str
@@ -52,7 +53,7 @@ def value_of(writer: str, number: int, expected: int) -> str:
 
 
 class Told:
-    """What clients were told. By key, the latest offset."""
+    """What clients were told. `floors`: by key, the latest offset."""
 
     def __init__(self) -> None:
         self.attempts: list[Attempt] = []
@@ -71,7 +72,8 @@ class Told:
 
 
 class Writer:
-    """A thread that sets the keys in turn, each from what it was told last. `trouble`: what must not be."""
+    """A thread that sets the keys in turn, and expects the offset that it was told last. `trouble`: what must not
+    happen."""
 
     def __init__(self, name: str, cluster: ClusterProcesses, topic: str, told: Told, timeout: float) -> None:
         self.trouble: list[str] = []
@@ -91,7 +93,7 @@ class Writer:
     def _run(self) -> None:
         with blocking.connect(self._cluster.native, timeout=self._timeout) as client:
             table, number = client.table(self._topic), 0
-            expected: dict[str, int | None] = dict.fromkeys(KEYS)  # None: it has to look
+            expected: dict[str, int | None] = dict.fromkeys(KEYS)  # None: it has to read the key first
             while not self._stop.is_set():
                 key = KEYS[number % len(KEYS)]
                 try:
@@ -102,7 +104,8 @@ class Writer:
                         number += 1
                         expected[key] = self._set(table, key, number, at)
                 except (RequestTimeout, ConnectionLost):
-                    # It goes on from what somebody was told, without a look, which may fail as long as nobody leads.
+                    # It goes on from what any client was told. To read the key might fail as long as there is no
+                    # leader.
                     expected[key] = self._told.floors[key]
                 except Exception as error:
                     self.trouble.append(repr(error))
@@ -119,14 +122,14 @@ class Writer:
         return found
 
     def _set(self, table: blocking.Table, key: str, number: int, expected: int) -> int | None:
-        """Where the key is then; None: it has to look. Raises KrappyError."""
+        """Sets a key; returns its new offset. None: it has to read the key first. Raises KrappyError."""
         attempt = Attempt(key, value_of(self._name, number, expected), self._told.floors[key])
         try:
             receipt = table.put(key, attempt.value, expect="absent" if expected == ABSENT else expected)
         except OffsetMismatch as refused:
             current = ABSENT if refused.current is None else refused.current
             self._told.note(key, current, attempt._replace(current=current))
-            # What it reads next must be as new.
+            # If it reads the key next, it must not get an older entry.
             return current if number % 3 else None
         except (RequestTimeout, ConnectionLost):
             self._told.note(key, ABSENT, attempt)
@@ -136,7 +139,8 @@ class Writer:
 
 
 def judge(client: blocking.Client, topic: str, attempts: Iterable[Attempt]) -> None:
-    """The log has each event once, right behind the one that its writer expected; and all is as writers were told."""
+    """Checks that the log has each event once, and right behind the event that its writer expected. Checks that the log
+    agrees with all that writers were told."""
     at: dict[str, int] = {}
     last: dict[str, int] = {}
     stood: defaultdict[str, set[int]] = defaultdict(lambda: {ABSENT})
@@ -165,7 +169,7 @@ def make(cluster: ClusterProcesses, topic: str) -> None:
 
 
 def size(cluster: ClusterProcesses, id: int, topic: str, partition: int) -> int:
-    """Bytes of the partition's log, with what is not committed."""
+    """The size of the partition's log in bytes, including events that are not committed."""
     with cluster.asked(id) as raw:
         wanted = {"topics": [{"topic": topic, "partitions": [partition]}]}
         [found] = raw.ask(ApiKey.DESCRIBE_LOG_DIRS, wanted)["results"]
@@ -193,7 +197,7 @@ def until_more(told: Told, count: int) -> None:
 
 
 def test_conditions_hold_while_leaders_die_and_stand_still(cluster: ClusterProcesses) -> None:
-    """Two clients wait until there is a leader again. One does not, so it is told of unknown outcomes."""
+    """Two clients wait until there is a leader again. One client does not wait, so some of its outcomes are unknown."""
     make(cluster, "t")
     told = Told()
     timeouts = {"first": LONG_S, "second": LONG_S, "hasty": SHORT}
@@ -222,9 +226,10 @@ def test_conditions_hold_while_leaders_die_and_stand_still(cluster: ClusterProce
 
 
 def test_a_leader_that_wakes_up_deposed_decides_no_condition(cluster: ClusterProcesses) -> None:
-    """The log of one partition ends with an event that nobody else has. What came to it before it stood still hangs on
-    that event; what comes to another one, while it stands still, on what it has committed. Of neither it is told that a
-    condition holds, nor that it does not."""
+    """The leader has two partitions. The log of the first ends with an event that no other replica has, and the leader
+    got conditions on this event before it stood still. While it stands still, conditions on committed events of the
+    second partition come. When it wakes up, it must decide none of these conditions: it neither accepts nor refuses
+    them."""
     a, b = (next(name for name in map(str, count()) if partition_for(name.encode(), 2) == at) for at in (0, 1))
     others = [broker for id, broker in cluster.brokers.items() if id != OLD]
     with ExitStack() as stack, blocking.connect(cluster.native, timeout=LONG_S) as client:
@@ -263,7 +268,7 @@ def test_a_leader_that_wakes_up_deposed_decides_no_condition(cluster: ClusterPro
                 with blocking.connect(",".join(each.address for each in others), timeout=LONG_S) as other:
                     other.table("w").put(a, value_of("client", 1, ABSENT), expect="absent")
                     other.table("w").put(b, value_of("client", 1, committed), expect=committed)
-            refused(peers[3:])  # it does not hear that others lead
+            refused(peers[3:])  # it does not know yet that another broker leads
         refused(peers[:3])
         cluster.until_in_sync("w")
         judge(client, "w", [])

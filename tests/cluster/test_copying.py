@@ -1,4 +1,4 @@
-"""One broker copies another one's partition: both are whole brokers, and only their roles are given by the test."""
+"""One broker copies a partition of another one. Both are whole brokers; only their roles are set by the test."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _KEYS = [b"k%d" % index for index in range(5)]
 
 
 class Copied:
-    """A partition of one broker, and its copy on another one."""
+    """A partition of one broker, and its copy on another broker."""
 
     leader: Partition
     copy: Partition
@@ -85,7 +85,7 @@ class Copied:
         return stored.offset
 
     async def fill(self) -> None:
-        """500 events of 1,000 bytes, which both have then."""
+        """Writes 500 events of 1,000 bytes, and waits until both replicas have them."""
         for _ in range(50):
             await self.publish(*[b"x" * 1000] * 10)
         await self.same()
@@ -98,7 +98,7 @@ class Copied:
                 await trio.sleep(0.005)
 
     async def check(self) -> None:
-        """The copy is the same, byte by byte."""
+        """Checks that the copy is equal to the leader's log, byte by byte."""
         await self.same()
         assert self.content(self.copy) == self.content(self.leader)
 
@@ -194,7 +194,7 @@ async def test_events_that_nobody_else_has_are_cut(tmp_path: Path) -> None:
         await it.publish(b"a")
         await it.same()
         it.fetcher.set([])
-        # In two epochs this broker led, and nobody had its events.
+        # This broker leads in two epochs, and no other replica gets its events.
         for end, epoch in enumerate((EPOCH + 1, EPOCH + 2), 2):
             await it.copy.take(
                 PartitionState(FOLLOWER, epoch, 1, (LEADER, FOLLOWER), min_isr=2), epoch, Role.LEADER, FOLLOWER
@@ -216,7 +216,7 @@ async def test_events_that_nobody_else_has_are_cut(tmp_path: Path) -> None:
 
 @runs
 async def test_a_candidate_cuts_nothing_that_is_committed(tmp_path: Path) -> None:
-    """Its last leader epoch is damaged. Others count on what it has, so it may only be made anew."""
+    """The last leader epoch of the candidate is damaged. Others count on its events, so it may only be made anew."""
     async with copied(tmp_path) as it:
         await it.publish(b"a", b"b")
         await it.same()
@@ -243,7 +243,7 @@ async def test_the_log_start_follows(tmp_path: Path) -> None:
 
 @runs
 async def test_a_deletion_is_answered_once_the_copy_has_it(tmp_path: Path) -> None:
-    """Also where nothing else happens: the log start alone is news."""
+    """This is so even if nothing else happens: a new log start alone is worth an answer to a fetch."""
     async with copied(tmp_path) as it:
         await it.fill()
         assert await it.leader.delete_records(300) == 300
@@ -275,7 +275,7 @@ async def test_a_copy_deletes_nothing_by_its_own_clock(tmp_path: Path) -> None:
         await trio.sleep(0.01)
         await engine.housekeeper.retain(it.copy)
         assert it.copy.start_offset == 0
-        assert it.copy.log.segments[-1].size == 0  # but it is closed, so that it can be compacted
+        assert it.copy.log.segments[-1].size == 0  # but the segment before is closed, so that it can be compacted
         await it.publish(b"more")
         await it.check()
         await it.copy.take(
@@ -289,7 +289,7 @@ async def test_a_copy_deletes_nothing_by_its_own_clock(tmp_path: Path) -> None:
 @pytest.mark.parametrize("start", [40, 43])
 @runs
 async def test_a_copy_below_the_log_start_starts_over(tmp_path: Path, start: int) -> None:
-    """Also within a batch."""
+    """The log start may be in the middle of a batch."""
     async with copied(tmp_path) as it:
         await it.publish(b"a", b"b")
         await it.same()
@@ -301,7 +301,7 @@ async def test_a_copy_below_the_log_start_starts_over(tmp_path: Path, start: int
         await it.leader.delete_records(start + 2)
         it.fetcher.set([it.follower])
         await it.check()
-        with trio.fail_after(20):  # the copy follows the log start beside its fetches
+        with trio.fail_after(20):  # the copy moves its log start independently of its fetches
             while it.copy.start_offset < start + 2:
                 await trio.sleep(0.005)
         assert it.copy.start_offset == start + 2
@@ -311,7 +311,7 @@ async def test_a_copy_below_the_log_start_starts_over(tmp_path: Path, start: int
 
 @runs
 async def test_transactions_are_copied(tmp_path: Path) -> None:
-    """Committed and aborted ones, and one that is open."""
+    """Committed and aborted transactions are copied, and one that is open."""
     async with copied(tmp_path) as it:
         producers = [await Producer(it.leading.engine, name).init() for name in ("commits", "aborts", "waits")]
         for each in producers:
@@ -357,8 +357,8 @@ async def test_a_compacted_log_is_copied(tmp_path: Path) -> None:
 
 
 async def answered(partition: Partition, least: int, end: int) -> list[int]:
-    """The offsets of k0 that the view shows to who asks for at least the offset `least`, while it is folded up to the
-    offset `end`; -1: the key is absent."""
+    """The offsets of k0 that the view shows, while it is folded up to the offset `end`, to a client that asks for at
+    least the offset `least`. -1: the key is absent."""
     found: list[int] = []
     while partition.applied < end:
         if partition.view_ready(least):
@@ -371,8 +371,8 @@ async def answered(partition: Partition, least: int, end: int) -> list[int]:
 
 @runs
 async def test_a_copy_of_a_compacted_log_shows_no_older_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has a key's first event, and the last one; the one between was compacted away. Until its view has the last one
-    it does not answer who has seen the one between."""
+    """The copy has a key's first event and its last one; the event between them was compacted away. A client has seen
+    the event between. The copy does not answer this client until its view has the last event."""
     monkeypatch.setattr(applier, "SLICE", 1)
     async with copied(tmp_path, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}) as it:
         await it.publish(b"first")
@@ -394,7 +394,7 @@ async def test_a_copy_of_a_compacted_log_shows_no_older_entry(tmp_path: Path, mo
         assert all(each >= last for each in found), found
         assert it.copy.log.gone_below > between
         await it.same()
-        # So it is if the view is folded anew.
+        # The same is true if the view is folded anew.
         it.following.engine.views.drop(it.copy.number)
         it.copy.fold_anew()
         found = await answered(it.copy, between, end)
@@ -403,7 +403,7 @@ async def test_a_copy_of_a_compacted_log_shows_no_older_entry(tmp_path: Path, mo
 
 @runs
 async def test_a_view_that_is_folded_anew_shows_no_older_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own log was compacted. An open transaction is not waited for."""
+    """The log of this view was compacted. The view does not wait for the open transaction."""
     monkeypatch.setattr(applier, "SLICE", 1)
     async with copied(tmp_path, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}) as it:
         first = await it.publish(b"first")
@@ -428,7 +428,7 @@ EAGER = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "delete.
 
 
 async def _compact(it: Copied) -> None:
-    """Twice: the first time finds the tombstones, the second removes them."""
+    """Compacts twice: the first time finds the tombstones, and the second time removes them."""
     engine = it.leading.engine
     await it.leader.reshape(it.leader.log.roll)
     await it.publish(b"in the active segment")
@@ -461,8 +461,8 @@ async def test_a_copy_that_was_away_while_tombstones_went_does_not_bring_keys_ba
         assert it.leader.look_up(b"k4") is not None
         assert [it.copy.look_up(key) for key in _KEYS] == [it.leader.look_up(key) for key in _KEYS]
         assert it.content(it.copy) == it.content(it.leader)
-        assert it.copy.log.gone_below == 7  # as the leader of others it knows, too
-        # Who has been told once is not told again.
+        assert it.copy.log.gone_below == 7  # it must know this, too, in case it leads later
+        # A copy that was told once is not told again.
         await it.publish(b"and more")
         await it.check()
 
@@ -478,11 +478,11 @@ async def test_tombstones_stay_for_a_copy_that_is_catching_up(tmp_path: Path, mo
         await _delete(it, b"k1", b"k3")
         it.leader.fetched_by(FOLLOWER, 0, 6)
         await _compact(it)
-        assert it.leader.log.gone_below == 6  # the one of k1; that of k3 is at offset 6
+        assert it.leader.log.gone_below == 6  # the tombstone of k1 is removed; that of k3 is at offset 6
         await it.leads(EPOCH + 2, isr=(LEADER,))
         it.fetcher.set([])
         await _delete(it, b"k2")
-        # It comes while the cleaner reads.
+        # The copy fetches while the cleaner reads.
         heads, came = it.leader.views.heads, list[object]()
 
         def slow(number: int, keys: Any) -> Any:
@@ -504,7 +504,8 @@ async def test_tombstones_stay_for_a_copy_that_is_catching_up(tmp_path: Path, mo
 
 @runs
 async def test_a_copy_of_a_compacted_log_knows_its_producers(tmp_path: Path) -> None:
-    """A batch without records tells how far its producer is: a retry at a new leader must be known as one."""
+    """A batch without records says which sequence its producer has reached. A new leader needs that to recognize a
+    retry."""
     async with copied(tmp_path, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}) as it:
         it.fetcher.set([])
         await it.leads(EPOCH + 1, isr=(LEADER,))
@@ -554,8 +555,8 @@ async def test_a_disk_that_refuses_for_a_while(tmp_path: Path) -> None:
 
 @runs
 async def test_a_damaged_leader_epoch_amidst_what_is_copied_is_found(tmp_path: Path) -> None:
-    """That of the last event of its epoch, which may have been written in any up to the next one's: no checksum covers
-    it, and nothing that a follower knows speaks against it."""
+    """The leader epoch of an event is changed to a later one, but one below the next event's. No checksum covers it,
+    and nothing that a follower knows contradicts it."""
     async with copied(tmp_path) as it:
         for epoch in (EPOCH + 1, EPOCH + 4):
             state = PartitionState(LEADER, epoch, 1, (LEADER,), min_isr=1)

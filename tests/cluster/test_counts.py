@@ -1,4 +1,5 @@
-"""The number of a topic's partitions changes: no lookup goes by the old one, whoever knew it, and nothing is missed."""
+"""The number of a topic's partitions changes. No lookup uses the old number, even if a client or a broker still knows
+it, and no key is missed."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def other(cluster: ClusterProcesses) -> Iterator[blocking.Client]:
 
 
 def fill(cluster: ClusterProcesses, topic: str, value: str) -> None:
-    """All keys get this value, by a client that has known nothing before."""
+    """Gives all keys this value, by a new client that knows nothing of the topic."""
     with blocking.connect(cluster.native, timeout=LONG_S) as fresh, fresh.producer(topic) as producer:
         producer.send_many((key, value) for key in KEYS)
 
@@ -43,7 +44,7 @@ def values(entries: list[blocking.Entry | None]) -> set[bytes | None]:
 
 
 def of_http(cluster: ClusterProcesses, topic: str) -> set[str]:
-    """What each broker says of all keys, singly and together."""
+    """The values that each broker returns by HTTP: for some keys one by one, and for all keys together."""
     found: set[str] = set()
     for each in cluster.brokers.values():
         with httpx.Client(
@@ -74,7 +75,7 @@ def test_lookups_of_who_knew_fewer_partitions(
     for way in ways:
         assert values(way()) == {b"3"}
     assert of_http(cluster, "grows") == {"3"}
-    for count in (6, 10):  # at first it has no strays; then the number alone changes
+    for count in (6, 10):  # the first change makes strays; the second one only changes the number
         other.alter_topic("grows", partitions=count)
         fill(cluster, "grows", str(count))
         for way in ways:
@@ -82,7 +83,7 @@ def test_lookups_of_who_knew_fewer_partitions(
         told = of_http(cluster, "grows")
         assert told == {str(count)}
         for ordered in (False, True):
-            with pytest.raises(PolicyViolation):  # no broker has all of a key
+            with pytest.raises(PolicyViolation):  # a key stands in several partitions
                 list(table.scan(ordered=ordered))
 
 
@@ -93,7 +94,7 @@ WAYS = ("get", "scan", "get_many", "get_columns", "ordered", "snapshot", "histor
 def test_a_topic_that_was_made_anew(
     cluster: ClusterProcesses, client: blocking.Client, other: blocking.Client, way: str
 ) -> None:
-    """Each way is taken by a client that knows only the topic of before."""
+    """Each kind of read is done by a client that knows only the old topic."""
     topic = f"anew-{way}"
     other.create_topic(topic, 3)
     cluster.until_in_sync(topic)
@@ -125,7 +126,8 @@ def test_a_topic_that_was_made_anew(
 
 
 def answering(cluster: ClusterProcesses, topic: str) -> Peer:
-    """A connection to the leader of the first partition, which knows that it is: the lead may just have gone on."""
+    """A connection to the leader of the first partition. Waits until that broker serves as the leader, because the lead
+    may just have moved."""
     end = time.monotonic() + PATIENCE
     while True:
         peer = Peer(cluster.brokers[cluster.partitions(topic)[0].leader].address)
@@ -157,7 +159,7 @@ def test_a_leader_refuses_who_knows_another_number(cluster: ClusterProcesses, cl
 
 
 def test_a_topic_is_made_anew_once_nobody_answers_for_the_one_before(client: blocking.Client) -> None:
-    """A leader that does not know that the earlier one is gone answers until its lease ends."""
+    """A leader that does not know of the deletion answers for the old topic until its lease ends."""
     client.create_topic("soon", 1)
     began = time.monotonic()
     client.delete_topic("soon")
