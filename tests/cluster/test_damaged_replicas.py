@@ -1,6 +1,6 @@
-"""A replica whose log is damaged, or has lost events, is made anew from its leader, whatever comes between; the last
-one in sync stays what it is; and none leads that lacks what was acknowledged. Bytes of files are flipped under brokers
-that run, or have stopped."""
+"""A replica whose log is damaged, or has lost events, is made anew from its leader, whatever happens meanwhile. The
+last replica in sync stays as it is. No replica leads that lacks acknowledged events. The tests flip bytes of files
+under running or stopped brokers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VALUES = [b"%d." % number * 300 for number in range(100)]
 
 @pytest.fixture
 def cluster(tmp_path: Path, shared_zookeeper: ZooKeeperServer) -> Iterator[ClusterProcesses]:
-    """No follower leaves the ISR because it lags."""
+    """A cluster in which no follower leaves the ISR because it lags."""
     shared = SharedProcesses(shared_zookeeper, dying)
     with brokers(tmp_path, shared=shared, replica_lag_time_max_ms=600_000, cleaner_backoff_ms=300) as made:
         yield made
@@ -47,7 +47,7 @@ def client(cluster: ClusterProcesses) -> Iterator[blocking.Client]:
 
 
 def filled(cluster: ClusterProcesses, client: blocking.Client, values: list[bytes] = VALUES, **config: str) -> int:
-    """Makes the topic, with these events in many segments. Its leader."""
+    """Makes the topic, with these events in many segments; returns its leader."""
     client.create_topic("t", 1, {**SMALL, **{name.replace("_", "."): value for name, value in config.items()}})
     cluster.until_in_sync("t")
     add(client, values)
@@ -65,7 +65,7 @@ def segments(cluster: ClusterProcesses, id: int) -> list[Path]:
 
 
 def flip(cluster: ClusterProcesses, id: int, value: bytes) -> None:
-    """Changes a byte of this event on a broker's disk."""
+    """Changes a byte of the event with this value on a broker's disk."""
     for segment in segments(cluster, id):
         content = segment.read_bytes()
         if (at := content.find(value)) >= 0:
@@ -77,8 +77,8 @@ def flip(cluster: ClusterProcesses, id: int, value: bytes) -> None:
 
 
 def set_epoch(segment: Path, number: int, epoch: int) -> None:
-    """Writes a leader epoch into a batch of this segment; no checksum covers it. A negative number counts from the
-    end."""
+    """Writes a leader epoch into a batch of this segment. No checksum covers it. `number`: of the batch; if it is
+    negative, it counts from the end."""
     data = segment.read_bytes()
     places, at = list[int](), 0
     while at < len(data):
@@ -90,7 +90,7 @@ def set_epoch(segment: Path, number: int, epoch: int) -> None:
 
 
 def copy_from(cluster: ClusterProcesses, id: int) -> None:
-    """Removes the log of another broker, which is copied from this one, the leader, then."""
+    """Removes the log of another broker, which then copies it again from this broker, the leader."""
     other = cluster.brokers[id % 3 + 1]
     other.stop()
     shutil.rmtree(other.data / "topics" / "t-0")
@@ -109,7 +109,7 @@ def reads(client: blocking.Client, values: list[bytes]) -> bool:
 
 
 def until_anew(cluster: ClusterProcesses, *ids: int) -> None:
-    """Until these brokers have made their replicas anew, and all are in sync."""
+    """Waits until these brokers have made their replicas anew, and all replicas are in sync."""
     for id in ids:
         wait_until(
             lambda id=id: bool(cluster.events(id, "replica_begins_anew")),  # type: ignore[misc]
@@ -119,7 +119,7 @@ def until_anew(cluster: ClusterProcesses, *ids: int) -> None:
 
 
 def check_the_same(cluster: ClusterProcesses, client: blocking.Client, values: list[bytes]) -> None:
-    """All replicas are in sync, and have the same bytes; the table is right; and each broker can lead."""
+    """Checks that all replicas get in sync and have the same bytes, and that the table is right."""
     add(client, [b"last"])
     values = [*values, b"last"]
     cluster.until_in_sync("t")
@@ -146,7 +146,7 @@ def test_a_damaged_leader_is_made_anew(cluster: ClusterProcesses, client: blocki
 
 
 def test_a_damaged_follower_is_made_anew(cluster: ClusterProcesses, client: blocking.Client) -> None:
-    """Its cleaner finds the damage."""
+    """The follower's cleaner finds the damage."""
     leader = filled(cluster, client)
     follower = leader % 3 + 1
     flip(cluster, follower, VALUES[5])
@@ -158,8 +158,8 @@ def test_a_damaged_follower_is_made_anew(cluster: ClusterProcesses, client: bloc
 
 @pytest.mark.parametrize("spoil", ["event", "epoch"])
 def test_damage_that_nobody_meets_is_found(tmp_path: Path, shared_zookeeper: ZooKeeperServer, spoil: str) -> None:
-    """By the broker itself, which reads all of its logs now and then: of an event, or of a leader epoch, which no
-    checksum covers, in the middle of a segment."""
+    """The broker finds it by itself, because it reads all of its logs now and then. `spoil`: what is damaged in the
+    middle of a segment: an event, or a leader epoch, which no checksum covers."""
     with (
         brokers(tmp_path, shared=SharedProcesses(shared_zookeeper, dying), scrub_interval_ms=500) as cluster,
         blocking.connect(cluster.native, timeout=LONG_S) as client,
@@ -179,7 +179,7 @@ def test_damage_that_nobody_meets_is_found(tmp_path: Path, shared_zookeeper: Zoo
 def test_everybody_is_shown_how_a_replica_is_healed(
     cluster: ClusterProcesses, client: blocking.Client, tmp_path: Path
 ) -> None:
-    """In the words of its broker's log; whichever broker is asked."""
+    """Each broker shows it, in the words of the log of the replica's broker."""
     leader = filled(cluster, client)
     follower, other = (id for id in cluster.brokers if id != leader)
     with watching(cluster, other, tmp_path / "told") as lines:
@@ -193,7 +193,8 @@ def test_everybody_is_shown_how_a_replica_is_healed(
 
 
 def healings(cluster: ClusterProcesses, at: int) -> dict[int, str | None]:
-    """What this broker tells of the replicas of the partition in trouble, by broker."""
+    """What one broker says about the replicas of the partition in trouble, by the replica's broker. None: it is
+    healthy."""
     return {
         each["broker"]: each["healing"]
         for topic in state_by(cluster, at, troubled="true")["topics"]
@@ -203,7 +204,7 @@ def healings(cluster: ClusterProcesses, at: int) -> dict[int, str | None]:
 
 
 def test_two_replicas_that_are_damaged_in_two_places(cluster: ClusterProcesses, client: blocking.Client) -> None:
-    """The one that leads next is damaged, too: both are made anew from the third."""
+    """The broker that leads next is damaged, too. Both replicas are made anew from the third."""
     leader = filled(cluster, client)
     _, second, third = cluster.partitions("t")[0].replicas
     flip(cluster, leader, VALUES[5])
@@ -218,7 +219,8 @@ def test_two_replicas_that_are_damaged_in_two_places(cluster: ClusterProcesses, 
 def test_two_damaged_replicas_while_the_third_is_out_of_sync(
     cluster: ClusterProcesses, client: blocking.Client
 ) -> None:
-    """Each has what the other lacks, so neither is made anew from the other. The third one copies from both."""
+    """Each of the two has events that the other lacks, so neither is made anew from the other. The third one copies
+    from both."""
     leader = filled(cluster, client, VALUES[:30])
     follower, third = (id for id in cluster.brokers if id != leader)
     cluster.brokers[third].stop()
@@ -248,7 +250,7 @@ def finds(cluster: ClusterProcesses, client: blocking.Client, id: int) -> bool:
 
 
 def read_some(client: blocking.Client) -> None:
-    """What is read is right, as far as it goes."""
+    """Checks that a reader gets the right events, perhaps only the first of them."""
     values: list[bytes | None] = []
     with suppress(KrappyError), client.consumer("t", end="now") as consumer:
         values.extend(event.value for event in consumer)
@@ -272,7 +274,7 @@ def test_whoever_is_killed_while_it_is_made_anew(cluster: ClusterProcesses, clie
 def test_the_last_replica_in_sync_stays(
     cluster: ClusterProcesses, client: blocking.Client, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It is damaged, and started again: nobody else has what it has."""
+    """The only replica in sync is damaged, and its broker is started again. No other replica has its events."""
     leader = filled(cluster, client, min_insync_replicas="1")
     others = [id for id in cluster.brokers if id != leader]
     for id in others:
@@ -289,7 +291,7 @@ def test_the_last_replica_in_sync_stays(
         wait_until(lambda: len(cluster.events(leader, "replica_spoiled")) > 0, "the damage is known")
         with client.consumer("t", start=51, end="now") as consumer:
             assert [event.value for event in consumer] == [*VALUES[51:], b"alone"]
-        time.sleep(3)  # as long as it takes a replica to leave that may
+        time.sleep(3)  # a replica that may leave the ISR would leave it in this time
         assert cluster.partitions("t")[0].isrs == [leader]
         assert cluster.partitions("t")[0].leader == leader
         wait_until(lambda: healings(cluster, leader).get(leader) == "spoiled (damaged)", "all are told")
@@ -300,7 +302,7 @@ def test_the_last_replica_in_sync_stays(
 
 
 def test_a_log_that_cant_be_opened(cluster: ClusterProcesses, client: blocking.Client) -> None:
-    """A segment of it is gone. Others have all of it, so it is made anew."""
+    """A segment of the log is gone. Other replicas have all events, so this one is made anew."""
     leader = filled(cluster, client)
     lost = cluster.brokers[leader]
     lost.stop()
@@ -314,7 +316,7 @@ def test_a_log_that_cant_be_opened(cluster: ClusterProcesses, client: blocking.C
 def test_the_last_replica_in_sync_stays_though_it_cant_be_opened(
     cluster: ClusterProcesses, client: blocking.Client
 ) -> None:
-    """Somebody brings the missing segment back."""
+    """Its log can be opened again once somebody has brought the missing segment back."""
     leader = filled(cluster, client, min_insync_replicas="1")
     others = [id for id in cluster.brokers if id != leader]
     for id in others:
@@ -328,7 +330,7 @@ def test_the_last_replica_in_sync_stays_though_it_cant_be_opened(
     segment.unlink()
     for broker in cluster.brokers.values():
         broker.start()
-    time.sleep(5)  # as long as it takes a replica to leave that may
+    time.sleep(5)  # a replica that may leave the ISR would leave it in this time
     assert cluster.states("t")[0]["isr"] == [leader]
     assert not cluster.events(leader, "replica_begins_anew")
     assert not list((alone.data / "set-aside").glob("*"))
@@ -340,7 +342,8 @@ def test_the_last_replica_in_sync_stays_though_it_cant_be_opened(
 
 
 def test_who_lacks_what_was_acknowledged_never_leads(cluster: ClusterProcesses, client: blocking.Client) -> None:
-    """All are killed. The first one that is back has damage at its log's end, which a recovery cuts off."""
+    """All brokers are killed. The first one that comes back has damage at its log's end, and its recovery cuts that
+    off."""
     leader = filled(cluster, client)
     for broker in cluster.brokers.values():
         broker.kill()
@@ -376,7 +379,7 @@ def test_a_failed_disk_that_works_again(cluster: ClusterProcesses, client: block
 def test_a_damaged_leader_epoch_at_the_end_of_a_killed_follower(
     cluster: ClusterProcesses, client: blocking.Client
 ) -> None:
-    """It is the highest that can be told. Nobody takes it for the partition's."""
+    """The damaged epoch is the highest that there can be. No broker takes it for the partition's epoch."""
     leader = filled(cluster, client)
     follower = leader % 3 + 1
     cluster.brokers[follower].kill()
@@ -399,7 +402,8 @@ def test_a_leader_with_a_damaged_leader_epoch_is_made_anew(
 
 
 def elections(cluster: ClusterProcesses, client: blocking.Client) -> int:
-    """Makes the topic, whose events are of two leader epochs. The last one; its leader has led in none before."""
+    """Makes the topic with events of two leader epochs; returns the last epoch. The present leader has not led
+    before."""
     filled(cluster, client)
     for id in cluster.brokers:
         cluster.brokers[id].stop()
@@ -414,7 +418,7 @@ def elections(cluster: ClusterProcesses, client: blocking.Client) -> int:
 def test_a_leader_with_a_leader_epoch_of_before_is_made_anew(
     cluster: ClusterProcesses, client: blocking.Client, epoch: int
 ) -> None:
-    """Some of its events are of that epoch."""
+    """Some of the log's events really have this earlier epoch."""
     assert elections(cluster, client) > epoch
     leader = cluster.partitions("t")[0].leader
     set_epoch(segments(cluster, leader)[-2], 2, epoch)
@@ -427,7 +431,8 @@ def test_a_leader_with_a_leader_epoch_of_before_is_made_anew(
 def test_a_leader_with_the_current_leader_epoch_too_early_is_made_anew(
     cluster: ClusterProcesses, client: blocking.Client, number: int
 ) -> None:
-    """Its follower takes that for true; then comes what is of an epoch before."""
+    """The current epoch stands too early in the leader's log. The follower believes that, until events of an earlier
+    epoch come."""
     epoch = elections(cluster, client)
     leader = cluster.partitions("t")[0].leader
     set_epoch(segments(cluster, leader)[1], number, epoch)
@@ -439,7 +444,7 @@ def test_a_leader_with_the_current_leader_epoch_too_early_is_made_anew(
 def test_a_killed_follower_whose_last_event_has_a_later_leader_epoch(
     cluster: ClusterProcesses, client: blocking.Client
 ) -> None:
-    """It has missed the events of that epoch."""
+    """The follower has missed the events of that later epoch."""
     leader = filled(cluster, client)
     follower = leader % 3 + 1
     cluster.brokers[follower].kill()

@@ -1,4 +1,4 @@
-"""A coordinator of native groups that was deposed, and does not know it yet: two brokers serve the same group."""
+"""A coordinator of native groups is deposed, and does not know it yet. So two brokers serve the same group."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def given(polled: m.Polled) -> list[int]:
 
 
 def coordinator_at(cluster: ClusterProcesses, id: int, group: str) -> int:
-    """The broker that coordinates a group, as one of them knows it."""
+    """The broker that coordinates a group, as the broker `id` knows it."""
     found = cluster.partitions_at(id, SHARES)
     return found[partition_of(group, len(found))].leader
 
 
 def coordinated_by(cluster: ClusterProcesses, client: blocking.Client, broker: int) -> str:
-    """A group, which begins with the first event of "t"."""
+    """Makes a group that this broker coordinates, and that begins with the first event of "t". Returns its name."""
     for number in count():
         client.commit(f"group-{number}", {("t", 0): 0})  # type: ignore[dict-item]
         if coordinator(cluster, f"group-{number}") == broker:
@@ -47,8 +47,9 @@ def coordinated_by(cluster: ClusterProcesses, client: blocking.Client, broker: i
 def test_what_a_deposed_coordinator_takes_is_not_acknowledged_and_no_event_is_lost(
     cluster: ClusterProcesses, client: blocking.Client
 ) -> None:
-    """It is cut off from ZooKeeper alone. Without an order it goes on to give events, which its successor gives, too.
-    But it acknowledges nothing any more: that comes again."""
+    """The old coordinator is cut off from ZooKeeper alone. The group has no order, so the old coordinator goes on to
+    lease events, and its successor leases them, too. But the old one settles no acks any more, so these events come
+    again."""
     with cut_off(cluster, CUT) as cut:
         fill(client, "t", EVENTS, partitions=1)
         client.commit("first", {("t", 0): 0})  # type: ignore[dict-item]  # the groups' topic is made now

@@ -1,4 +1,4 @@
-"""Native groups whose coordinator has no replica, or none yet, of what they read."""
+"""Native groups whose coordinator has no replica, or no complete one, of the partitions that they read."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SLOW = "20000"  # bytes a second
 
 
 def coordinates(cluster: ClusterProcesses, client: blocking.Client, group: str) -> int:
-    """The coordinator of a group that there is from now on."""
+    """Makes a group; returns its coordinator."""
     fill(client, "other", 1)
     client.commit(group, {TopicPartition("other", 0): 0})
     return coordinator(cluster, group)
 
 
 def throttle(cluster: ClusterProcesses, topic: str) -> None:
-    """Replicas of the topic that are not in sync are copied slowly."""
+    """Lets replicas of the topic that are not in sync be copied slowly."""
     sides, changed = ("leader", "follower"), []
     for kind, names, value in (
         (ResourceType.BROKER, [str(id) for id in cluster.brokers], SLOW),
@@ -38,13 +38,14 @@ def throttle(cluster: ClusterProcesses, topic: str) -> None:
         ]
         changed += [ConfigResource(kind, name, incremental_configs=entries) for name in names]
     admin = cluster.admin
-    for each in changed:  # librdkafka takes one broker at a time
+    for each in changed:  # librdkafka accepts only one broker in a request
         [done] = admin.incremental_alter_configs([each]).values()
         done.result(LONG_S)
 
 
 def test_a_replica_that_is_still_copied_holds_back_no_group(cluster: ClusterProcesses, client: blocking.Client) -> None:
-    """The coordinator gets a replica, which is far behind for long: it goes on reading from the leader."""
+    """The coordinator gets a replica that is far behind for a long time. Meanwhile it goes on reading from the
+    leader."""
     mine = coordinates(cluster, client, "eager")
     make_at(cluster, "far", [mine % 3 + 1])
     throttle(cluster, "far")

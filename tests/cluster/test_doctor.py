@@ -1,4 +1,4 @@
-"""`krappy doctor` on the folders of brokers of a cluster, whose topics are known to ZooKeeper alone."""
+"""`krappy doctor` on the folders of a cluster's brokers. Only ZooKeeper knows their topics."""
 
 from __future__ import annotations
 

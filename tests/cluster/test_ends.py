@@ -1,5 +1,5 @@
-"""What is told of the ends of logs. Groups go by what leaders tell, not by a replica of their coordinator, which is
-behind. A new leader tells no end before it knows how far the last one was."""
+"""What brokers say about the ends of logs. Groups use the ends that leaders know, and not that of their coordinator's
+replica, which may lag. A new leader tells no end before it knows the end of the last leader."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.cluster.test_share_groups import Scene, make_ready
 from tests.peer import Peer
 from tests.process import wait_until
 
-ROUNDS = 60  # in a third of them the follower's end is behind
+ROUNDS = 60  # in about a third of the rounds the follower lags
 TEN = batch.encode([None] * 10, [b"v"] * 10, timestamps=1_700_000_000_000)
 
 
@@ -46,7 +46,7 @@ def test_a_share_group_is_moved_to_what_was_acknowledged_just_now(cluster: Clust
     with cluster.asked(scene.leader) as raw, cluster.asked(scene.coordinator) as asked:
         for _ in range(ROUNDS):
             end = raw.produce(scene.topic, TEN)["base_offset"] + 10
-            row = {"partition_index": 0, "start_offset": end + 5}  # its nearest end
+            row = {"partition_index": 0, "start_offset": end + 5}  # beyond the end, so the end itself counts
             body = {"group_id": scene.group, "topics": [{"topic_name": scene.topic, "partitions": [row]}]}
             assert asked.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, body)["error_code"] == Code.NONE
             assert scene.position() == (end, 0)
@@ -76,7 +76,8 @@ def test_a_replica_that_is_still_copied_moves_no_share_group_back(cluster: Clust
 def test_a_new_leader_tells_no_end_before_that_of_the_last_one(
     tmp_path: Path, shared_processes: SharedProcesses
 ) -> None:
-    """Nobody has told it how far the last one was (KIP-207), since the third replica stands still."""
+    """The new leader does not know the high watermark of the last one (KIP-207), because the third replica stands
+    still."""
     with brokers(tmp_path, shared=shared_processes, replica_lag_time_max_ms=600_000) as cluster:
         make_at(cluster, "t", [1, 2, 3])
         cluster.until_in_sync("t")
@@ -96,11 +97,11 @@ def test_a_new_leader_tells_no_end_before_that_of_the_last_one(
             wait_until(lambda: cluster.partitions_at(2, "t")[0].leader == 2, "it leads")
             asking = Thread(target=ask)
             asking.start()
-            asking.join(0.5)  # long enough for the wrong answer
+            asking.join(0.5)  # a wrong answer would come in this time
         asking.join(LONG_S)
         assert told == [10, 10]
 
 
 def _size(cluster: ClusterProcesses, id: int) -> int:
-    """Bytes in a broker's log."""
+    """The size of a broker's log in bytes."""
     return sum(each.stat().st_size for each in (cluster.brokers[id].data / "topics" / "t-0").glob("*.log"))

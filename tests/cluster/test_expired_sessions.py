@@ -1,5 +1,5 @@
-"""A broker's session with ZooKeeper expires between any two steps of a registration, of an election and of a change of
-an ISR: the cluster heals, and nothing that was acknowledged is lost."""
+"""A broker's session with ZooKeeper expires between any two steps of a registration, of an election or of a change of
+an ISR. The cluster heals, and no acknowledged event is lost."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def controller(cluster: ClusterProcesses) -> int:
 
 
 def expire(cluster: ClusterProcesses, step: str) -> None:
-    """Has a session expire at the step, by letting another one expire that leads to it."""
+    """Lets a session expire at this step. Another session may have to expire first, so that the broker comes to it."""
     controls = controller(cluster)
     leads = cluster.partitions(TOPIC)[0].leader
     follows = min(set(cluster.brokers) - {controls, leads})
@@ -58,10 +58,10 @@ def expire(cluster: ClusterProcesses, step: str) -> None:
             due = {controls: [step], follows: ["before renews"]}
         case "leads":
             due = {leads: [step]}
-    # Of the brokers that may become the controller only one does.
+    # Only one of the brokers that may become the controller becomes it.
     for id in sorted(due, key=lambda id: due[id] == ["before renews"]):
         expires_at(cluster.brokers[id], *due[id])
-    if step.endswith("leads"):  # it takes itself out of the ISR; when it is back, the leader adds it
+    if step.endswith("leads"):  # the follower leaves the ISR when it stops, and the leader adds it when it is back
         assert cluster.brokers[follows].stop() == 0
         cluster.brokers[follows].start()
     if step.endswith("controls"):

@@ -1,5 +1,5 @@
-"""A log that takes no more events, for its disk has failed, costs its partition no more than a few seconds: a replica
-in sync leads."""
+"""A log takes no more events because its disk has failed. This interrupts its partition for a few seconds at most,
+until a replica in sync leads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONG_S = 60.0
 
 @pytest.fixture
 def cluster(tmp_path: Path, shared_zookeeper: ZooKeeperServer) -> Iterator[ClusterProcesses]:
-    """No follower leaves the ISR because it lags."""
+    """A cluster in which no follower leaves the ISR because it lags."""
     shared = SharedProcesses(shared_zookeeper, failing)
     with brokers(tmp_path, shared=shared, replica_lag_time_max_ms=600_000) as made:
         yield made
@@ -70,7 +70,7 @@ def test_another_broker_coordinates_a_group(cluster: ClusterProcesses, client: b
         settled = {(event.partition, event.offset) for event in some[:1]}
         with failing_at(cluster.brokers[states[index].leader], f"/{SHARES}-{index}/"):
             while len(settled) < 20:
-                with suppress(KrappyError):  # then they come again
+                with suppress(KrappyError):  # if this fails, the events come again
                     member.ack(some, wait=True)
                     settled |= {(event.partition, event.offset) for event in some}
                 if len(settled) < 20:
@@ -110,7 +110,8 @@ def test_a_replica_in_sync_leads_instead(cluster: ClusterProcesses, client: bloc
 
 
 def test_a_replica_without_damage_leads_instead(cluster: ClusterProcesses, client: blocking.Client) -> None:
-    """A byte of an old segment has changed on the leader's disk. Then it is copied anew."""
+    """A byte of an old segment has changed on the leader's disk. Another replica leads, and the damaged one is copied
+    again."""
     client.create_topic("t", 1, {"segment.bytes": "20000"})
     cluster.until_in_sync("t")
     leader = cluster.partitions("t")[0].leader

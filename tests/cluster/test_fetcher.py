@@ -1,4 +1,4 @@
-"""The fetcher against the real handler of Fetch, over sockets, with leaders and followers in memory."""
+"""The fetcher with the real handler of Fetch, over sockets, with leaders and followers in memory."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from tests.cluster.replication import (
 
 ID = bytes(15) + b"\1"
 QUICK = FetchSettings(backoff_ms=100)
-# In which no task runs, and so nothing is under way between the two: both are in this process. However busy the machine
-# is, that can't be too short a wait.
+# If no task runs for this time, nothing is under way between leader and follower, because both are in this process. It
+# is long enough even if the machine is busy.
 QUIET_S = 0.05
 
 
 class Pair:
-    """Leaders on one broker, and a fetcher of another one."""
+    """Leaders on one broker, and the fetcher of another broker."""
 
     def __init__(self, listener: Listener, leaders: list[MemoryLeader], settings: FetchSettings) -> None:
         self.listener, self.leaders = listener, leaders
@@ -180,7 +180,7 @@ async def test_an_answer_has_only_the_partitions_with_news() -> None:
             row["partition_index"] for each in answers for topic in each["responses"] for row in topic["partitions"]
         } == {7}
         named = [topic["partitions"] for each in it.listener.requests for topic in each["topics"]]
-        assert [len(each) for each in named[:2]] == [20, 20]  # for all were told something
+        assert [len(each) for each in named[:2]] == [20, 20]  # all partitions were in the first answers
         assert all(len(each) == 1 for each in named[2:])
 
 
@@ -214,7 +214,7 @@ async def test_a_follower_below_the_log_start_starts_over_there() -> None:
         it.leader.delete_before(5)
         it.follow()
         await it.follower.until(lambda: it.follower.synced == 10)
-        assert it.follower.starts == [4]  # where a batch begins
+        assert it.follower.starts == [4]  # the batch with offset 5 begins at 4
         assert it.follower.log.content == it.leader.log.content[2:]
 
 
@@ -259,7 +259,7 @@ async def test_an_empty_log_behind_the_leaders_end_starts_over() -> None:
 
 @runs
 async def test_it_starts_over_when_the_leader_says_that_nothing_may_stay() -> None:
-    """As for a follower that was away while tombstones were removed."""
+    """The leader says so, for example, to a follower that was away while tombstones were removed."""
     async with pair() as it:
         it.leader.produce(b"a")
         it.follow()
@@ -391,7 +391,7 @@ async def test_a_partition_that_goes_is_left_alone() -> None:
         it.follow()
         it.leaders[0].produce(b"a")
         await it.same()
-        await wait_all_tasks_blocked(QUIET_S)  # the leader waits for both
+        await wait_all_tasks_blocked(QUIET_S)  # the leader holds a request for both partitions
         it.fetcher.set(it.followers[:1])
         it.leaders[0].produce(b"b")
         await it.same(0)
@@ -433,7 +433,7 @@ async def test_a_follower_whose_leader_learns_late_of_its_registration_gets_thro
         it.epoch = MY_EPOCH + 1
         it.fetcher.set([])
         await wait_all_tasks_blocked(QUIET_S)
-        it.leader.progress.clear()  # behind the last fetch with the old epoch
+        it.leader.progress.clear()  # after the last fetch with the old epoch
         it.leader.produce(b"b")
         it.follow()
         await trio.sleep(0.5)
@@ -468,7 +468,7 @@ async def test_a_partition_that_fails_does_not_stop_the_others_and_is_told_once(
 
 @runs
 async def test_a_sync_that_failed_is_repeated_before_it_asks() -> None:
-    """Its events are in the log, and the next request must tell that they are on disk."""
+    """The events are in the log, and the next request must say that they are on disk."""
     async with pair() as it:
         it.follow()
         await it.follower.until(lambda: it.follower.syncs > 0)
@@ -480,7 +480,8 @@ async def test_a_sync_that_failed_is_repeated_before_it_asks() -> None:
 
 
 def test_a_pause_that_ends_while_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine does something else meanwhile. Nobody else would wake who waits then."""
+    """The pause ends while the fetcher computes how long it still lasts, because the machine does something else.
+    Nothing else would wake the waiting fetcher."""
     due_at = LeaderFetch._due_at
 
     def slowly(self: LeaderFetch, each: FollowedPartition, now: float) -> float:
@@ -704,7 +705,7 @@ async def test_a_batch_larger_than_any_limit_arrives() -> None:
 
 @runs
 async def test_all_partitions_have_their_turn() -> None:
-    """Though one partition alone would fill all answers."""
+    """This is so although one partition alone would fill all answers."""
     settings = FetchSettings(max_bytes=1000, response_max_bytes=1000)
     async with pair(3, settings) as it:
         for each in it.leaders[1:]:
@@ -719,7 +720,7 @@ async def test_all_partitions_have_their_turn() -> None:
 
 @runs
 async def test_partitions_that_fill_answers_take_turns() -> None:
-    """The answer has room for one batch and a bit of the next partition's."""
+    """An answer has room for one batch, and for a little of the next partition's batch."""
     async with pair(2, FetchSettings(max_bytes=1100, response_max_bytes=1100)) as it:
         for each in it.leaders:
             for _ in range(100):
@@ -751,7 +752,7 @@ async def test_a_log_with_holes_is_copied_with_its_holes() -> None:
 
 @runs
 async def test_a_throttled_follower_copies_no_faster_than_the_quota() -> None:
-    """It takes at least what the rate demands, and others are not held."""
+    """Copying takes at least as long as the rate demands. Other partitions are not slowed down."""
     async with pair(2) as it:
         it.fetcher.quota.rate = 40_000
         it.followers[0].is_throttled = True
@@ -764,7 +765,7 @@ async def test_a_throttled_follower_copies_no_faster_than_the_quota() -> None:
         assert it.followers[0].synced < 30
         await it.same(0)
         took, size = trio.current_time() - begun, sum(map(len, it.leader.log.content))
-        assert took >= (size - 40_000) / 40_000  # what is asked for at once is a second's worth
+        assert took >= (size - 40_000) / 40_000  # one request may ask for what a second allows
         asked = [
             each["partition_max_bytes"]
             for request in it.listener.requests
@@ -784,7 +785,7 @@ async def test_a_follower_whose_throttle_is_removed_goes_on_at_once() -> None:
         it.leader.produce(bytes(1000))
         it.follow()
         await it.follower.until(lambda: it.follower.log.end == 1)
-        it.leader.produce(b"next")  # in 1,000 s
+        it.leader.produce(b"next")  # with the throttle, the follower would get it after 1,000 s
         await trio.sleep(0.3)
         assert it.follower.log.end == 1
         it.follower.is_throttled = False

@@ -1,7 +1,7 @@
 """The fetcher while leaders change, connections are cut and disks refuse, in random order.
 
-Two brokers lead in turns. A new leader has what is committed, and may lack what is not. Whatever happens, a copy has
-all that its high watermark tells, as it was committed; and once the trouble is over it is the same as its leader's log.
+Two brokers lead in turns. A new leader has all committed events, and may lack others. Whatever happens, a copy has all
+events below its high watermark as they were committed. Once the trouble is over, it is equal to its leader's log.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LedPartition:
         self.index, self.epoch = index, 5
         self.leaders = {LEADER: MemoryLeader(index), OTHER: MemoryLeader(index, epoch=-1)}
         self.leader = LEADER
-        self.committed: list[bytes] = []  # batches, as they were when they were committed
+        self.committed: list[bytes] = []  # the committed batches, as they were then
         self.copy = MemoryFollower(ID, index)
         self.values = 0
 
@@ -61,11 +61,11 @@ class LedPartition:
         now = self.now
         below = [each.data for each in now.log.batches if each.end <= now.high_watermark]
         assert below[: len(self.committed)] == self.committed[: len(below)], "what was committed has changed"
-        if len(below) > len(self.committed):  # a new leader may not know yet what is committed
+        if len(below) > len(self.committed):  # a new leader may not know yet that all of it is committed
             self.committed = below
 
     def move(self, chance: random.Random) -> None:
-        """The other broker leads: it has what is committed, and a part of the rest."""
+        """Lets the other broker lead. It has all committed batches, and some of the others."""
         self.note()
         before, self.leader = self.now, OTHER if self.leader == LEADER else LEADER
         self.epoch += 1
@@ -76,11 +76,11 @@ class LedPartition:
             now.log.add(each.data, each.base, each.epoch)
         now.epochs.lead(self.epoch, now.log.end)
         now.high_watermark = chance.randint(0, before.high_watermark)
-        before.epoch = -1  # a broker that does not lead
+        before.epoch = -1  # means that this broker does not lead
         before.moved.fire()
 
     def check(self) -> None:
-        """The copy's committed part is what was committed."""
+        """Checks that the copy's committed part is equal to what was committed."""
         self.note()
         below = [each.data for each in self.copy.log.batches if each.end <= self.copy.high_watermark]
         assert below == self.committed[: len(below)]
@@ -91,7 +91,7 @@ class Chaos:
         self.chance = random.Random(seed)
         self.partitions = [LedPartition(index) for index in range(PARTITIONS)]
         self.listeners: dict[int, Listener] = {}
-        self.cuts = 0  # so many answers are not sent whole
+        self.cuts = 0  # so many of the next answers are cut off
 
     def speak(self, data: bytes) -> list[bytes | None]:
         if self.cuts:
@@ -128,7 +128,7 @@ class Chaos:
             nursery.cancel_scope.cancel()
 
     def _place(self) -> None:
-        """Lets each broker serve the partitions that it leads, and the copies follow these."""
+        """Lets each broker serve the partitions that it leads now."""
         for id, listener in self.listeners.items():
             [topic] = listener.broker.topics.values()
             topic.leaders = {each.index: each.leaders[id] for each in self.partitions}
@@ -142,7 +142,7 @@ class Chaos:
         elif deed < 0.65:
             each.move(chance)
             self._place()
-            # The copy may hear of it at once, or later, and before the new leader leads.
+            # The copy may hear of the new leader at once or later.
             if chance.random() < 0.7:
                 self._tell(each, fetcher)
         elif deed < 0.75:
@@ -160,7 +160,7 @@ class Chaos:
             fetcher.set([one.copy for one in self.partitions if chance.random() < 0.7])
 
     def _tell(self, each: LedPartition, fetcher: Fetcher) -> None:
-        """The copy takes its role in the epoch of now: as a broker does, it syncs its log first."""
+        """Tells the copy its leader and the present epoch. Like a broker, it syncs its log first."""
         copy = each.copy
         if copy.epoch != each.epoch:
             copy.synced = copy.log.end

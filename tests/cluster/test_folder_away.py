@@ -1,5 +1,5 @@
-"""The data folder of one broker of a cluster is moved away, as by unmounting: it is as if the broker were dead, until
-the folder is back."""
+"""The data folder of one broker of a cluster is moved away, as unmounting does. Until the folder is back, the cluster
+treats the broker as dead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARTITIONS = 6
 
 @pytest.fixture
 def cluster(tmp_path: Path, shared_zookeeper: ZooKeeperServer) -> Iterator[ClusterProcesses]:
-    """No follower leaves the ISR because it lags, and a session lasts longer than a test waits."""
+    """A cluster in which no follower leaves the ISR because it lags, and a session lasts longer than a test waits."""
     settings = {"replica_lag_time_max_ms": 600_000, "zookeeper_session_timeout_ms": 40_000}
     with brokers(tmp_path, shared=SharedProcesses(shared_zookeeper, forked), **settings) as made:
         yield made
@@ -41,7 +41,7 @@ def brokers_known(cluster: ClusterProcesses, asked: int) -> set[int]:
 
 @pytest.mark.parametrize("another", [False, True])
 def test_it_is_as_if_the_broker_were_dead(cluster: ClusterProcesses, tmp_path: Path, another: bool) -> None:
-    """`another`: a folder like it stands in its place: then the broker ends."""
+    """`another`: a similar folder stands in its place; then the broker ends."""
     victim = controller(cluster, 1)
     other = victim % 3 + 1
     broker = cluster.brokers[victim]
@@ -67,7 +67,7 @@ def test_it_is_as_if_the_broker_were_dead(cluster: ClusterProcesses, tmp_path: P
             assert broker.ended() == 1
         wait_until(lambda: bool(broker.events("data_folder_away")), "it is told")
         send(60)
-        for asked in {other, victim} & set(cluster.running):  # it tells its clients who leads
+        for asked in {other, victim} & set(cluster.running):  # the victim, too, tells its clients who leads
             wait_until(lambda asked=asked: brokers_known(cluster, asked) == {1, 2, 3} - {victim}, "it has left")  # type: ignore[misc]
             wait_until(lambda asked=asked: controller(cluster, asked) not in (victim, -1), "another one controls")  # type: ignore[misc]
         wait_until(
@@ -91,7 +91,7 @@ def test_it_is_as_if_the_broker_were_dead(cluster: ClusterProcesses, tmp_path: P
         cluster.until_in_sync("t")
         cluster.spread("t")
         send(60)
-        for id in cluster.brokers.keys() - {victim}:  # it has all events, too
+        for id in cluster.brokers.keys() - {victim}:  # without the others, the victim serves all events
             cluster.brokers[id].stop()
         with client.consumer("t", end="now") as consumer:
             assert sorted(int(event.value or b"") for event in consumer) == list(range(sent))

@@ -1,4 +1,4 @@
-"""Kafka groups in a cluster: what they committed and who is in them outlives their coordinator."""
+"""Kafka groups in a cluster: their committed offsets and their members outlive their coordinator."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def consumer(cluster: ClusterProcesses, group: str, **settings: Any) -> Consumer
 
 
 def committed(cluster: ClusterProcesses, group: str, topic: str) -> list[int]:
-    """As any broker tells that coordinates the group; asks until one does."""
+    """The committed offsets of a group. Asks until a coordinator answers."""
     asked = consumer(cluster, group)
     try:
         end = time.monotonic() + 60
@@ -61,7 +61,7 @@ def test_offsets_outlive_every_coordinator_in_turn(cluster: ClusterProcesses) ->
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_group_goes_on_reading_while_its_coordinator_is_killed(cluster: ClusterProcesses, protocol: str) -> None:
-    """Each event is read; what is read twice is what was not committed when the coordinator died."""
+    """Each event is read. Events that were not committed when the coordinator died may be read twice."""
     make_topic(cluster, "t")
     settings: dict[str, Any] = {"group.protocol": protocol, "auto.commit.interval.ms": 200}
     if protocol == "classic":
@@ -101,7 +101,7 @@ def test_a_group_goes_on_reading_while_its_coordinator_is_killed(cluster: Cluste
 
 
 def test_the_topic_of_groups_gets_its_replicas_when_brokers_come(cluster: ClusterProcesses) -> None:
-    """A group is used while the cluster has one broker."""
+    """The topic is made while the cluster has only one broker."""
     for id in (2, 3):
         cluster.brokers[id].stop()
     cluster.until_known()

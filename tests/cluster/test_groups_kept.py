@@ -1,4 +1,5 @@
-"""Groups of a cluster, where something goes wrong: what was deleted stays deleted, and nothing untrue is told."""
+"""Groups of a cluster while something goes wrong. Deleted groups stay deleted, and brokers tell nothing that is
+wrong."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def commit(raw: Raw, group: str, index: int, offset: int, topic: str = "t") -> i
 
 
 def offsets(raw: Raw, group: str) -> dict[int, int] | None:
-    """By partition; None: this broker can't tell."""
+    """The committed offsets of a group, by partition. None: this broker can't tell."""
     [told] = raw.ask(ApiKey.OFFSET_FETCH, {"groups": [{"group_id": group, "topics": None}]}, 8)["groups"]
     if told["error_code"]:
         return None
@@ -73,7 +74,7 @@ def delete(raw: Raw, group: str) -> int:
 
 
 def until_answered(cluster: ClusterProcesses, ids: list[int], ask: Callable[[Raw], Any]) -> Any:
-    """What `ask` gives at one of these brokers, once that is not None."""
+    """Asks these brokers until `ask` returns something other than None; returns that."""
     end = time.monotonic() + PATIENCE
     while True:
         for id in ids:
@@ -85,7 +86,7 @@ def until_answered(cluster: ClusterProcesses, ids: list[int], ask: Callable[[Raw
 
 
 def test_a_refused_commit_does_not_bring_a_deleted_group_back(tmp_path: Path) -> None:
-    """It is in the log when the coordinator loads its groups anew, and is committed later."""
+    """The refused commit is in the log when the coordinator loads its groups again, and is committed later."""
     with cluster_of(tmp_path, min_insync_replicas=2) as cluster:
         at = cluster.coordinator("g")
         cluster.until_in_sync(OFFSETS)
@@ -97,7 +98,7 @@ def test_a_refused_commit_does_not_bring_a_deleted_group_back(tmp_path: Path) ->
             assert commit(raw, "g", 1, 9) == Fault.COORDINATOR_NOT_AVAILABLE
             listed = raw.ask(ApiKey.LIST_GROUPS, {"states_filter": [], "types_filter": []}, 5)
             assert listed["error_code"] == Fault.COORDINATOR_LOAD_IN_PROGRESS
-            time.sleep(2)  # it may load its groups meanwhile, if it does not wait for what is in the log
+            time.sleep(2)  # a coordinator that does not wait for the commit would load its groups in this time
             for id in others:
                 cluster.brokers[id].begin()
             for id in others:
@@ -113,13 +114,13 @@ def test_a_refused_commit_does_not_bring_a_deleted_group_back(tmp_path: Path) ->
 def test_no_list_leaves_out_native_groups_that_are_loaded_anew(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither that of the native protocol, at this broker or by a client, nor that of Kafka's tools."""
+    """This is so for the list of the native protocol, at this broker or by a client, and for that of Kafka's tools."""
     with (
         cluster_of(tmp_path, min_insync_replicas=2) as cluster,
         blocking.connect(cluster.native, timeout=PATIENCE) as client,
     ):
         at = cluster.partitions("t")[0].leader
-        client.commit("any", {types.TopicPartition("t", 0): 0})  # so that there is a topic for groups
+        client.commit("any", {types.TopicPartition("t", 0): 0})  # makes the topic for groups
         led = [index for index, each in cluster.partitions(SHARES).items() if each.leader == at]
         names = (f"n{number}" for number in range(10_000))
         name = next(each for each in names if partition_of(each, len(cluster.partitions(SHARES))) in led)
@@ -130,7 +131,7 @@ def test_no_list_leaves_out_native_groups_that_are_loaded_anew(
             wait_until(lambda: native_groups(peer) - {"any"} == {name}, "all that this broker coordinates is loaded")
             for id in others:
                 cluster.brokers[id].kill()
-            with pytest.raises(NotCoordinator):  # any more: it is not committed, so all is loaded anew
+            with pytest.raises(NotCoordinator):  # the commit fails, so the broker loads its groups again
                 peer.ask(m.Commit(name, [("t", 0, 0)]), m.Committed)
             listed = raw.ask(ApiKey.LIST_GROUPS, {"states_filter": [], "types_filter": []}, 5)
             assert listed["error_code"] == Fault.COORDINATOR_LOAD_IN_PROGRESS
@@ -139,7 +140,7 @@ def test_no_list_leaves_out_native_groups_that_are_loaded_anew(
             with blocking.connect(str(cluster.brokers[at].settings["listen_native"]), timeout=5) as hasty:
 
                 def is_told_why() -> bool:
-                    with suppress(RequestTimeout):  # where the broker was slow when the client's time was over
+                    with suppress(RequestTimeout):  # the broker may have been too slow for the client
                         with pytest.raises(CoordinatorNotAvailable):
                             hasty.groups()
                         return True
@@ -163,7 +164,7 @@ def test_no_list_leaves_out_native_groups_that_are_loaded_anew(
 
 
 def native_groups(peer: Peer) -> set[str]:
-    """Those of this broker; none while it loads some."""
+    """The native groups of this broker. Empty while it loads groups."""
     with suppress(CoordinatorNotAvailable):
         return {each["group"] for each in peer.ask(m.Groups(), m.GroupsFound).groups}
     return set()
@@ -175,7 +176,8 @@ def listed_at(raw: Raw) -> tuple[int, set[str]]:
 
 
 def test_groups_that_nobody_coordinates_keep_no_broker_from_listing_its_own(tmp_path: Path) -> None:
-    """As in Kafka. Who is about to coordinate them says that it loads them, from when it knows that."""
+    """This is as in Kafka. A broker says that it loads groups from the moment when it knows that it will coordinate
+    them."""
     with cluster_of(tmp_path, default_replication_factor=1) as cluster:
         names = [f"g{number}" for number in range(12)]
         at = {name: cluster.coordinator(name) for name in names}
@@ -192,7 +194,7 @@ def test_groups_that_nobody_coordinates_keep_no_broker_from_listing_its_own(tmp_
         for id in (2, 3):
             with Raw(kafka_of(cluster, id)) as raw:
                 assert listed_at(raw) == (0, {name for name in names if at[name] == id})
-        cluster.until_known()  # else librdkafka waits for the dead one, too
+        cluster.until_known()  # otherwise librdkafka waits for the dead broker, too
         found, errors = consumer_groups(cluster)
         assert (found, errors) == ({name for name in names if at[name] != 1}, [])
         cluster.brokers[1].start()
@@ -208,19 +210,19 @@ def test_groups_that_nobody_coordinates_keep_no_broker_from_listing_its_own(tmp_
 
 
 def consumer_groups(cluster: ClusterProcesses) -> tuple[set[str], list[Any]]:
-    """As librdkafka lists them: their names, and the errors."""
+    """Lists groups by librdkafka; returns (their names, the errors)."""
     told = cluster.admin.list_consumer_groups(request_timeout=30).result(60)
     return {each.group_id for each in told.valid}, list(told.errors)
 
 
 def test_a_group_whose_coordinator_has_died_is_not_said_to_be_unknown(tmp_path: Path) -> None:
-    """One of Kafka's. The coordinator of native groups of its name knows that there is none; who else may have it is
-    away, or loads it."""
+    """It is a Kafka group. The coordinator of native groups of this name knows that there is no native one. The
+    coordinator of Kafka's is dead, or still loads its groups."""
     with (
         cluster_of(tmp_path) as cluster,
         blocking.connect(cluster.native, timeout=PATIENCE) as client,
     ):
-        client.commit("any", {types.TopicPartition("t", 0): 0})  # so that there is a topic for groups
+        client.commit("any", {types.TopicPartition("t", 0): 0})  # makes the topic for groups
         at = cluster.coordinator("g")
         for topic in (OFFSETS, SHARES):
             cluster.until_in_sync(topic)
@@ -241,7 +243,7 @@ def test_a_group_whose_coordinator_has_died_is_not_said_to_be_unknown(tmp_path: 
 
 
 def test_a_coordinator_starts_again_at_once(tmp_path: Path) -> None:
-    """It is dead so shortly that the cluster still has it as the leader of what it coordinates."""
+    """The coordinator is dead for such a short time that it is still the leader of its internal partitions."""
     with cluster_of(tmp_path) as cluster, blocking.connect(cluster.native, timeout=PATIENCE) as client:
         producer = Producer({"bootstrap.servers": cluster.kafka, "transactional.id": "x"})
         producer.init_transactions(PATIENCE)
@@ -276,7 +278,7 @@ def test_a_coordinator_that_was_stopped_describes_no_group_that_is_deleted(tmp_p
 
 
 def test_an_assignment_is_told_to_nobody_before_it_is_committed(tmp_path: Path) -> None:
-    """Not even to a member that asks once more: another coordinator may know nothing of it."""
+    """It is not even told to a member that asks again, because another coordinator may know nothing of it."""
     with cluster_of(tmp_path, group_initial_rebalance_delay_ms=0) as cluster:
         at = cluster.coordinator("g")
         cluster.until_in_sync(OFFSETS)
@@ -309,7 +311,7 @@ def test_groups_work_where_topics_have_no_views_by_default(tmp_path: Path) -> No
 
 
 def test_a_big_group_of_a_folder_that_was_alone_moves_into_the_topic(tmp_path: Path) -> None:
-    """It takes more than one batch. The topic has the settings that a cluster gives it."""
+    """The group needs more than one batch. The topic gets the settings of a cluster."""
     count = 1100
     [port] = free_ports(1)
     kafka = f"127.0.0.1:{port}"
@@ -346,7 +348,7 @@ def test_a_big_group_of_a_folder_that_was_alone_moves_into_the_topic(tmp_path: P
 
 
 def make_alone(raw: Raw, broker: int) -> bool | None:
-    """The topic "alone", with one replica. None: not yet."""
+    """Makes the topic "alone" with one replica. None: this broker can't make it yet."""
     assigned = [{"partition_index": 0, "broker_ids": [broker]}]
     topic = {"name": "alone", "num_partitions": -1, "replication_factor": -1, "assignments": assigned, "configs": []}
     [made] = raw.ask(ApiKey.CREATE_TOPICS, {"topics": [topic], "timeout_ms": 20_000}, 7)["topics"]
@@ -360,7 +362,7 @@ def delete_alone(raw: Raw) -> bool | None:
 
 
 def until_known_anew(cluster: ClusterProcesses, before: KnownTopic | None, anew: bool) -> None:
-    """Until all brokers know that the topic "alone" is gone, or another one."""
+    """Waits until all brokers know that the topic "alone" is gone, or that there is another one (`anew`)."""
     assert before is not None
 
     def is_known() -> bool:
@@ -372,8 +374,8 @@ def until_known_anew(cluster: ClusterProcesses, before: KnownTopic | None, anew:
 
 @pytest.mark.parametrize("anew", some([True, False], 2))
 def test_positions_in_a_topic_that_is_deleted_while_nobody_coordinates_their_group(tmp_path: Path, anew: bool) -> None:
-    """The next coordinator tells none, although the topic's files are removed by then; `anew`: nor if another topic has
-    its name."""
+    """The next coordinator tells no position in the topic, although the topic's files are removed by then. `anew`:
+    there is another topic of this name."""
     with cluster_of(tmp_path) as cluster:
         at = cluster.coordinator("g")
         cluster.until_in_sync(OFFSETS)
@@ -385,7 +387,7 @@ def test_positions_in_a_topic_that_is_deleted_while_nobody_coordinates_their_gro
         before = cluster.topic("alone")
         cluster.brokers[at].kill()
         until_answered(cluster, others, delete_alone)
-        until_known_anew(cluster, before, anew=False)  # who still knows it would say that there is one already
+        until_known_anew(cluster, before, anew=False)  # a broker that still knows it would refuse to make it
         if anew:
             until_answered(cluster, others, lambda raw: make_alone(raw, others[0]))
             until_known_anew(cluster, before, anew=True)

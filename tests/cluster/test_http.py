@@ -1,4 +1,4 @@
-"""The HTTP API at any broker of a cluster, for a topic of which each partition is at one broker only."""
+"""The HTTP API at any broker of a cluster. Each partition of the topics has only one replica."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedPr
 
 @pytest.fixture
 def webs(cluster: ClusterProcesses) -> Iterator[dict[int, Web]]:
-    """One for each broker, by its id."""
+    """A client of the HTTP API for each broker, by its id."""
     clients = {id: httpx.Client(base_url=f"http://{each.http}", timeout=30) for id, each in cluster.brokers.items()}
     yield {id: Web(client) for id, client in clients.items()}
     for client in clients.values():
@@ -45,7 +45,8 @@ def webs(cluster: ClusterProcesses) -> Iterator[dict[int, Web]]:
 def make(
     cluster: ClusterProcesses, name: str, *replicas: tuple[int, ...], count: int = PARTITIONS, view: bool = True
 ) -> str:
-    """A topic; partition i is at the brokers that `replicas` names for it, in turn. Its path."""
+    """Makes a topic; returns its path in the API. The partitions take the entries of `replicas` in turn as their
+    replicas."""
     assigned = [list(replicas[index % len(replicas)]) for index in range(count)]
     config = {"view.enable": str(view).lower()}
     [made] = cluster.admin.create_topics([NewTopic(name, count, replica_assignment=assigned, config=config)]).values()
@@ -190,10 +191,10 @@ def test_groups_at_any_broker(cluster: ClusterProcesses, webs: dict[int, Web]) -
 
 
 def test_groups_of_kafka_at_any_broker(cluster: ClusterProcesses, webs: dict[int, Web]) -> None:
-    """Also at the broker that would coordinate a native group of that name, and knows none."""
+    """The broker that coordinates native groups of this name, and knows none, answers, too."""
     make(cluster, "consumed", (3, 2), count=1)
     with connect(cluster.native) as client, client.consumer("consumed", group="native"):
-        pass  # so there are coordinators of native groups
+        pass  # the topic for native groups is made
     names = (f"kafka-{number}" for number in count())
     name = next(each for each in names if cluster.coordinator(each) != coordinator(cluster, each))
     consumer = Consumer({"bootstrap.servers": cluster.kafka, "group.id": name})
@@ -208,7 +209,7 @@ def test_groups_of_kafka_at_any_broker(cluster: ClusterProcesses, webs: dict[int
 
 
 def test_what_is_written_to_a_topic_that_was_made_anew(cluster: ClusterProcesses, webs: dict[int, Web]) -> None:
-    """And, at any broker, the refusals that it has as if it were led there."""
+    """All brokers know the new topic. Each broker also refuses what the topic's leader would refuse."""
     for value in ("old", "new"):
         topic = make(cluster, "anew", (2,), (3,), view=False)
         for id, web in webs.items():
@@ -235,7 +236,7 @@ def grow(cluster: ClusterProcesses, name: str, *leaders: int) -> None:
 def test_histories_of_keys_that_were_there_before_partitions_were_added(
     cluster: ClusterProcesses, webs: dict[int, Web]
 ) -> None:
-    """They stand in another partition than where they would be written now, or in both."""
+    """A key stands in its old partition, or in its new one, or in both."""
     topic, keys = make(cluster, "grown", (2,), count=1), KEYS[:12]
     for key in keys:
         webs[1].publish(topic, key, "old")
@@ -254,7 +255,7 @@ def test_histories_of_keys_that_were_there_before_partitions_were_added(
 
 
 class Stream:
-    """What a live view has sent so far, until the `with` ends."""
+    """A live view that is read until the `with` ends. `sent`: what it has sent so far."""
 
     def __init__(self, address: str, path: str, **query: Any) -> None:
         self.sent: list[Sent] = []
@@ -276,7 +277,7 @@ class Stream:
             with Web(self._client).live(self._path, **self._query) as events:
                 for each in events:
                     self.sent.append(each)
-        except (httpx.HTTPError, AssertionError):  # it is closed under it, or told that nothing comes any more
+        except (httpx.HTTPError, AssertionError):  # the client was closed, or the stream has ended
             if not self._ended:
                 raise
 
@@ -285,7 +286,7 @@ class Stream:
 
 
 def told(stream: Stream, name: str, rows: str) -> list[str]:
-    """The keys that it has sent, sorted."""
+    """The keys that the live view has sent in events of this name, sorted."""
     return sorted(each["key"]["data"] for page in stream.of(name) for each in page[rows])
 
 
@@ -334,7 +335,7 @@ def test_live_views_at_any_broker(cluster: ClusterProcesses, webs: dict[int, Web
 def test_a_watch_without_changes_tells_how_far_it_is_at_any_broker(
     cluster: ClusterProcesses, webs: dict[int, Web]
 ) -> None:
-    """So that one that goes on there need not read all of that again."""
+    """A client that goes on there need not read all events again."""
     topic = make(cluster, "quiet", (1,), (2,), (3,))
     with ExitStack() as stack:
         streams = [
@@ -356,7 +357,7 @@ def test_a_watch_without_changes_tells_how_far_it_is_at_any_broker(
 def test_live_views_at_any_broker_grow_with_their_topic_and_end_with_it(
     cluster: ClusterProcesses, webs: dict[int, Web]
 ) -> None:
-    """Also at the one that led all of the topic before."""
+    """This is so at the broker that led the whole topic before, too."""
     topic = make(cluster, "living", (2,), count=1)
     keys = sorted(next(key for key in KEYS if home_of(key.encode(), 3) == index) for index in (1, 2))
     with ExitStack() as stack:
@@ -382,7 +383,8 @@ def test_live_views_at_any_broker_grow_with_their_topic_and_end_with_it(
 
 
 def test_a_leader_is_killed(cluster: ClusterProcesses, webs: dict[int, Web]) -> None:
-    """The other brokers go on with the next leader; one whose only replica is away is refused, to be tried again."""
+    """The other brokers go on with the next leader. Requests for a partition whose only replica is away are refused
+    with a retriable error."""
     [made] = cluster.admin.create_topics([NewTopic("killed", PARTITIONS, 3)]).values()
     made.result(30)
     cluster.until_in_sync("killed")
@@ -392,7 +394,7 @@ def test_a_leader_is_killed(cluster: ClusterProcesses, webs: dict[int, Web]) -> 
     webs[3].publish(lone, "k", "1")
     cluster.brokers[2].kill()
     try:
-        for key in KEYS:  # each waits for the new leader
+        for key in KEYS:  # each request waits for the new leader
             webs[3].publish("/topics/killed", key, "2")
         for id in (1, 3):
             found = webs[id].post("/topics/killed/table/lookup", {"keys": KEYS})["entries"]
@@ -404,7 +406,7 @@ def test_a_leader_is_killed(cluster: ClusterProcesses, webs: dict[int, Web]) -> 
         cluster.brokers[2].start()
 
     def is_read() -> bool:
-        with suppress(AssertionError):  # refused, as long as the broker does not serve it yet
+        with suppress(AssertionError):  # the request is refused until the broker serves the partition again
             return bool(webs[1].get(f"{lone}/table/entry", key="k")["value"]["data"] == "1")
         return False
 

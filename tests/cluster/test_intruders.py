@@ -1,5 +1,5 @@
-"""Somebody who may write to a topic writes outside of transactions, by the producer id of another's transactional id:
-whoever may read a topic that this one writes to knows it. Only the coordinator knows whose it is."""
+"""Somebody who may write to a topic writes outside of transactions, with the producer id of another user's
+transactional id. Whoever may read a topic of this producer knows its id. Only the coordinator knows whose it is."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def cluster(lasting: ClusterProcesses) -> ClusterProcesses:
 def intrude(
     cluster: ClusterProcesses, of: ScatteredProducer, at: tuple[str, int], epoch: int, first: int
 ) -> list[Code]:
-    """Writes `HIS`, each in a batch of its own. `epoch`: by which he is ahead; `first`: his first sequence."""
+    """Writes the values of `HIS`, each in a batch of its own. `epoch`: how far his epoch is ahead of hers. `first`: his
+    first sequence. Returns the codes of the answers."""
     codes = []
     with cluster.asked(leader_of(cluster, *at)) as raw:
         for number, value in enumerate(HIS):
@@ -45,7 +46,7 @@ def intrude(
 def test_what_he_has_written_before_concerns_no_transaction(
     cluster: ClusterProcesses, bumps: bool, epoch: int, first: int
 ) -> None:
-    """Else an event of hers would be taken for a duplicate of his, or she would be fenced."""
+    """Otherwise one of her events would be taken for a duplicate of his, or she would be fenced."""
     topic = f"t-{bumps}-{epoch}-{first}"
     make_topic(cluster, topic)
     hers = ScatteredProducer(cluster, f"hers-{topic}", bumps=bumps).init()
@@ -58,7 +59,7 @@ def test_what_he_has_written_before_concerns_no_transaction(
         assert hers.write(topic, index, value) == Code.NONE
         if number == 0:
             assert set(intrude(cluster, hers, (topic, index), epoch, 3)) == {Code.INVALID_TXN_STATE}
-        hers.sequences[topic, index] -= 1  # she sends it again
+        hers.sequences[topic, index] -= 1  # she sends the event again
         assert hers.write(topic, index, value) == Code.NONE
     assert hers.end(commit=True) == Code.NONE
     assert set(intrude(cluster, hers, (topic, index), epoch, 0)) == {Code.INVALID_TXN_STATE}

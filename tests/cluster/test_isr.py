@@ -1,4 +1,4 @@
-"""Who comes into an ISR, over real brokers."""
+"""Which replicas come into an ISR, with real brokers."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ def times_back(cluster: ClusterProcesses, follower: int) -> int:
 
 
 def test_a_follower_that_only_zookeeper_does_not_hear_of_stays_out_of_the_isr(cluster: ClusterProcesses) -> None:
-    """It goes on to fetch, and is registered until its session ends. The controller takes it out before that; leaders
-    do not put it back several times a second."""
+    """The follower goes on fetching, and is registered until its session ends. The controller takes it out of the ISR
+    before that, and leaders must not put it back several times a second."""
     make_topic(cluster, "t")
     with cut_off(cluster, 3) as cut:
         cluster.until_in_sync("t")
         [first, *_] = [index for index, leader in enumerate(leaders(cluster, "t")) if leader != 3]
 
         def is_in() -> bool:
-            return 3 in cluster.partitions_at(1, "t")[first].isrs  # broker 3 hears of nothing
+            # Broker 1 is asked, because broker 3 hears of no changes.
+            return 3 in cluster.partitions_at(1, "t")[first].isrs
 
         before = times_back(cluster, 3)
         with cut():
             wait_until(lambda: not is_in(), "the controller has taken the broker out")
-            end = time.monotonic() + 2  # its session lasts that long, at least
+            end = time.monotonic() + 2  # the session of broker 3 lasts at least so long
             while time.monotonic() < end:
                 assert not is_in()
             assert times_back(cluster, 3) == before

@@ -21,7 +21,7 @@ def address(cluster: ClusterProcesses, id: int) -> str:
 
 
 def ask_both(raw: Raw, id: bytes, **more: int) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """The partition and the endpoints of the answers to Produce and Fetch, each in its newest version."""
+    """(partition, endpoints) of the answer to Produce, and of the answer to Fetch, both in the newest version."""
     body = produce("t", encode_rows([Row(None, b"x")]))
     body["topic_data"][0]["topic_id"] = id
     produced = raw.ask(ApiKey.PRODUCE, body)
@@ -79,7 +79,8 @@ def cluster_epoch(raw: Raw) -> int:
 
 
 def test_only_who_is_wrong_is_told(cluster: ClusterProcesses) -> None:
-    """Not in answers of the leader, nor for partitions that there are not, nor in versions without a place for it."""
+    """The leader is not named in its own answers, nor for partitions that do not exist, nor in versions without a field
+    for it."""
     [made] = cluster.admin.create_topics([NewTopic("t", 1, replica_assignment=[[1, 2]])]).values()
     made.result(30)
     cluster.until_in_sync("t")
@@ -98,7 +99,7 @@ def test_only_who_is_wrong_is_told(cluster: ClusterProcesses) -> None:
 
 
 def test_whoever_compares_replicas_reads_from_followers(cluster: ClusterProcesses) -> None:
-    """As kafka-replica-verification.sh does, with the replica id -2: what is committed."""
+    """kafka-replica-verification.sh does so, with the replica id -2. It gets what is committed."""
     [made] = cluster.admin.create_topics([NewTopic("t", 1, replica_assignment=[[1, 2]])]).values()
     made.result(30)
     cluster.until_in_sync("t")
@@ -108,7 +109,7 @@ def test_whoever_compares_replicas_reads_from_followers(cluster: ClusterProcesse
 
     def read(id: int) -> dict[str, Any]:
         with Raw(address(cluster, id)) as raw:
-            # Kafka 4.3's tool does not ask which versions there are.
+            # The tool of Kafka 4.3 does not ask which versions the broker supports.
             answer = raw.ask(ApiKey.FETCH, fetch([(raw.topic_id("t"), 0, 0)], replica_state=comparing), 18)
         row: dict[str, Any] = answer["responses"][0]["partitions"][0]
         return row

@@ -1,4 +1,5 @@
-"""What nobody can read is in all internal topics: each coordinator goes on with the rest, and tells."""
+"""All internal topics have records that no coordinator can read. Each coordinator leaves them out, goes on with the
+rest, and reports them."""
 
 from __future__ import annotations
 
@@ -51,12 +52,12 @@ def cluster(tmp_path: Path, shared_zookeeper: ZooKeeperServer) -> Iterator[Clust
 
 
 def name_in(index: int, count: int, of: str) -> str:
-    """A name that belongs to this partition."""
+    """A name that belongs to the partition `index`; it begins with `of`."""
     return next(name for name in (f"{of}{number}" for number in range(100_000)) if partition_of(name, count) == index)
 
 
 def rows_for(topic: str, index: int, count: int, topic_id: bytes) -> Rows:
-    """What was never written there by a broker."""
+    """Records that no broker has ever written there."""
     rows: Rows = [(b"\xff\xfe", b"x"), (b"", b"x"), (b"zz/\xa1a", b"x")]
     name = name_in(index, count, "bad")
     other = name_in((index + 1) % count, count, "other")
@@ -82,7 +83,7 @@ def rows_for(topic: str, index: int, count: int, topic_id: bytes) -> Rows:
             *(group_key(JOB, other), JOB + msgpack.packb(5), group_key(STAGING, name, 5)),
         ],
     }
-    for number, value in enumerate(GARBAGE):  # a view has one value of each key
+    for number, value in enumerate(GARBAGE):  # each value needs a key of its own, because a view has one value of a key
         more = name_in(index, count, f"bad{number}-")
         some = [key.replace(msgpack.packb(name), msgpack.packb(more)) for key in keys[topic]]
         some = [key.replace(TRANSACTION + name.encode(), TRANSACTION + more.encode()) for key in some]
@@ -164,7 +165,7 @@ def staged(peer: Native) -> str:
 
 
 def until_there(ask: Callable[[], T]) -> T:
-    """What `ask` gives, once there is a coordinator."""
+    """Asks until there is a coordinator; returns what `ask` returns."""
     found: list[T] = []
 
     def there() -> bool:

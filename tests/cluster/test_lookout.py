@@ -45,7 +45,7 @@ def partitions_by(cluster: ClusterProcesses, id: int) -> list[dict[str, Any]]:
 
 
 def metrics_of(cluster: ClusterProcesses, id: int) -> dict[str, float]:
-    """By the name with its labels."""
+    """The metrics of a broker, by name with labels."""
     with urllib.request.urlopen(f"http://{cluster.brokers[id].http}/metrics", timeout=20) as answer:
         lines = [line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if not line.startswith("#")]
     return {name: float(value) for name, value in lines}
@@ -57,7 +57,7 @@ def until_whole(cluster: ClusterProcesses, at: int = 1) -> None:
 
 @contextlib.contextmanager
 def watching(cluster: ClusterProcesses, id: int, into: Path, *options: str) -> Iterator[Any]:
-    """`krappy cluster watch` at a broker. Gives what it has printed so far, as a function."""
+    """Runs `krappy cluster watch` at a broker. Yields a function that returns what it has printed so far."""
     command = [sys.executable, "-m", "krappy", "cluster", "watch", *options, "--url", cluster.brokers[id].http]
     with into.open("wb") as out, child(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT):
         yield into.read_text
@@ -123,14 +123,14 @@ def test_what_happens_is_watched_and_counted(cluster: ClusterProcesses, tmp_path
     led = [each["partition"] for each in partitions_by(cluster, 1) if each["leader"] == victim]
     told = tmp_path / "json"
     with watching(cluster, 1, told, "--json"), watching(cluster, 1, tmp_path / "lines") as lines:
-        # That with --json prints nothing before something changes.
+        # The watch with --json prints nothing before something changes.
         wait_until(lambda: metrics_of(cluster, 1)["krappy_console_live_views"] == 2, "both watches have begun")
         cluster.brokers[victim].kill()
         for partition in led:
             wait_until(lambda at=partition: f"t-{at}: broker" in lines(), f"the election for t-{partition} is told")  # type: ignore[misc]
         wait_until(lambda: f"broker {victim} is gone" in lines(), f"broker {victim} is gone")
         wait_until(lambda: f"(broker {victim} left)" in lines(), "the shrunk ISRs are told")
-        all_of = PARTITIONS + 1  # and the one of `second`
+        all_of = PARTITIONS + 1  # with the one partition of `second`
         wait_until(lambda: state_by(cluster, 1)["under_replicated"] == all_of, "the whole change has come to broker 1")
         state = state_by(cluster, 1, troubled="true")
         assert state["offline"] == state["under_min_isr"] == 0

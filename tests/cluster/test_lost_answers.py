@@ -1,5 +1,5 @@
-"""What brokers have done, and whose answers are lost. Clients ask again: the same broker, or, since it was killed, the
-one in its place. All was done once, and that is what they are told."""
+"""Brokers do what clients ask for, but the answers are lost. Clients ask again: the same broker, or, if it was killed,
+the broker in its place. Everything is done only once, and the clients are told so."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.process import wait_until
 
 LONG_S = 60.0
 BROKER = 1
-EVENTS = 3  # of a topic before answers are lost
+EVENTS = 3  # so many events are in a topic before answers are lost
 _numbers = count()
 
 
@@ -49,8 +49,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedPr
 
 
 class Scene:
-    """Clients of all kinds. One broker answers them: it leads their topic, and coordinates what they are. Each thing
-    that they do is done twice: with its answer lost, and then once more."""
+    """Clients of all kinds. One broker answers all of them: it leads their topic, and coordinates their groups and
+    transactions. Each client does its deed twice: the first time the answer is lost, the second time it comes."""
 
     def __init__(self, cluster: LossyProcesses, stack: ExitStack) -> None:
         self.cluster, self.stack = cluster, stack
@@ -70,7 +70,7 @@ class Scene:
                 producer.send(b"%d" % number, key=b"%d" % number)
 
     def name(self, internal: str) -> str:
-        """Of what this broker coordinates."""
+        """A name, by the internal topic, that this broker coordinates."""
         return next(name for n in _numbers if leader_of(self.cluster, internal, name := f"n{n}") == BROKER)
 
     def has(self, value: bytes) -> bool:
@@ -82,7 +82,7 @@ class Scene:
         return str(found["transaction_state"])
 
     def position_of(self, group: str, *, stable: bool = False) -> dict[str, Any]:
-        """`stable`: an error while a transaction has another one."""
+        """The position of a group. `stable`: it is an error while a transaction has staged another one."""
         asked = {"group_id": group, "topics": [{"name": self.topic, "partition_indexes": [0]}]}
         [found] = self.raw.ask(ApiKey.OFFSET_FETCH, {"groups": [asked], "require_stable": stable}, 8)["groups"]
         [[partition]] = [each["partitions"] for each in found["topics"]]
@@ -98,20 +98,20 @@ class Scene:
 
 
 class Deed(Protocol):
-    """What a client does. It has done something already, so it is connected."""
+    """A deed of a client. It was done once before, with the number 0, so the client is connected."""
 
     def do(self, number: int) -> object:
-        """Returns once it is answered."""
+        """Does the deed with this number. Returns once it is answered."""
 
     def is_done(self, number: int) -> bool:
         """Whether the broker has done it."""
 
     def check(self) -> None:
-        """It was done twice, with the numbers 1 and 2, and nothing else was."""
+        """Checks that the deeds with the numbers 0, 1 and 2 were done once each, and nothing else."""
 
 
 class Writes:
-    """Events, whose receipts are kept. `values`: of what it writes, before the number."""
+    """Writes events, and keeps their receipts. `values`: the beginning of the values; the number follows."""
 
     values: bytes
 
@@ -226,7 +226,7 @@ class EndsTransactions:
 
 
 class AddsOffsets:
-    """To transactions, each of which is committed right after that."""
+    """Adds offsets to transactions. Each transaction is committed right after that."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene, self._group, self._name = scene, scene.name(OFFSETS), scene.name(TRANSACTIONS)
@@ -254,7 +254,8 @@ class AddsOffsets:
 
 
 class StagesOffsets:
-    """In transactions, whose coordinator's answers come: those of the group's coordinator are lost."""
+    """Stages offsets in transactions. Only the answers of the group's coordinator are lost; those of the transaction's
+    coordinator come."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene, self._group = scene, scene.name(OFFSETS)
@@ -280,8 +281,8 @@ class StagesOffsets:
 
 
 class AcknowledgesShares:
-    """As a member of a share group. Nobody tells it whether what it had acknowledged was done: that does not come again
-    (KIP-932)."""
+    """Acknowledges events as a member of a share group. No answer tells the member whether its acknowledgement was done
+    (KIP-932). But acknowledged events do not come again."""
 
     member = "member"
 
@@ -296,11 +297,11 @@ class AcknowledgesShares:
         return self._scene.cluster.asked(group_coordinator_of(self._scene.cluster, self._group))
 
     def _joins(self) -> set[int]:
-        """What comes to it then, up to the last event that it acknowledges."""
+        """Joins the group; returns the offsets that it gets, up to the last event that it will acknowledge."""
         cluster, topic = self._scene.cluster, self._scene.topic
 
         def taken() -> bool:
-            with suppress(OSError, EOFError), self._coordinator() as raw:  # it is killed just now
+            with suppress(OSError, EOFError), self._coordinator() as raw:  # the broker may be killed just now
                 return bool(beat(raw, self._group, self.member, 0, [topic])["error_code"] == Code.NONE)
             return False
 
@@ -360,7 +361,7 @@ class Acknowledges:
 
 
 def again(work: Callable[[], object]) -> None:
-    """As programs are told to do it: what is retriable is called again."""
+    """Calls `work` again while its error is retriable, as librdkafka tells programs to do."""
     while True:
         try:
             work()
@@ -392,7 +393,7 @@ def test_what_was_done_is_not_done_again(cluster: LossyProcesses, dies: bool) ->
             cluster.brokers[BROKER].kill()
         cluster.cut()
         for future in doing:
-            future.result(2 * LONG_S)  # each gives up by itself after LONG_S
+            future.result(2 * LONG_S)  # each deed gives up by itself after LONG_S
         if dies:
             cluster.brokers[BROKER].start()
             cluster.until_in_sync(scene.topic)

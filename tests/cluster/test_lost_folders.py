@@ -1,5 +1,5 @@
-"""What a broker lost while it was stopped, or an old copy of its folder, harms no events that other replicas have:
-also if it is killed while it starts, and comes back first."""
+"""A broker loses files while it is stopped, or gets an old copy of its folder. This harms no events that other replicas
+have, even if the broker is killed while it starts, and comes back before all others."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def folder(broker: BrokerProcess) -> Path:
 
 
 def add(cluster: ClusterProcesses, values: list[bytes]) -> BrokerProcess:
-    """Makes the topic, if need be, with many segments. Gives its leader."""
+    """Adds events to the topic, in many segments, and makes the topic if there is none. Returns its leader."""
     with blocking.connect(cluster.native, timeout=LONG_S) as client:
         if cluster.topic("t") is None:
             client.create_topic("t", 1, {"segment.bytes": "20000"})
@@ -56,7 +56,7 @@ def read(cluster: ClusterProcesses, topic: str = "t") -> list[bytes | None]:
 
 
 def leads_alone(cluster: ClusterProcesses, broker: BrokerProcess) -> None:
-    """Stops the others, until this broker leads, and starts them again."""
+    """Stops the other brokers until this one leads, and starts them again."""
     [id] = [id for id, each in cluster.brokers.items() if each is broker]
     for other in cluster.brokers.values():
         if other is not broker:
@@ -68,7 +68,7 @@ def leads_alone(cluster: ClusterProcesses, broker: BrokerProcess) -> None:
 
 
 def comes_first(cluster: ClusterProcesses, broker: BrokerProcess) -> None:
-    """Starts this broker, and once it is registered the others."""
+    """Starts this broker, and then, once it is registered, the others."""
     start_registered(broker)
     start_others(cluster)
 
@@ -81,7 +81,7 @@ def start_others(cluster: ClusterProcesses) -> None:
 
 
 def starts_and_dies(broker: BrokerProcess, step: str) -> None:
-    """It is killed at this step of its start."""
+    """Starts a broker that is killed at this step of its start."""
     dies_at(broker, step)
     broker.begin()
     wait_until(lambda: has_died(broker), "it has died")
@@ -99,7 +99,8 @@ def test_a_folder_that_is_gone_when_its_broker_is_killed_at_its_start(cluster: C
 
 
 def test_a_meta_database_that_is_gone(cluster: ClusterProcesses) -> None:
-    """Tables get other numbers than those that are there; and a log that does not tell whose it is may be anybody's."""
+    """Without this database, tables get other view numbers than the existing views. A log that does not name its topic
+    may belong to any topic."""
     broker = cluster.brokers[1]
     with blocking.connect(cluster.native, timeout=LONG_S) as client:
         for name in "ub":
@@ -129,7 +130,7 @@ def test_a_meta_database_that_is_gone(cluster: ClusterProcesses) -> None:
 
 
 def test_a_folder_and_a_note_that_cant_be_read(cluster: ClusterProcesses) -> None:
-    """Only these replicas are in trouble, not their broker."""
+    """Only these replicas have a problem, and not their broker."""
     with blocking.connect(cluster.native, timeout=LONG_S) as client:
         client.create_topic("u", 1)
     broker = add(cluster, VALUES[:2])
@@ -147,7 +148,7 @@ def test_a_folder_and_a_note_that_cant_be_read(cluster: ClusterProcesses) -> Non
 
 
 def test_that_a_folder_was_gone_is_forgotten_once_all_know(cluster: ClusterProcesses) -> None:
-    """Else it would be copied after each start."""
+    """Otherwise the folder would be copied after each start."""
     leader = add(cluster, VALUES)
     leader.stop()
     shutil.rmtree(folder(leader))
@@ -164,7 +165,8 @@ def test_that_a_folder_was_gone_is_forgotten_once_all_know(cluster: ClusterProce
 
 
 def test_a_log_without_its_first_segment_and_checkpoints(cluster: ClusterProcesses) -> None:
-    """Nothing here tells that the segment was there; the others go by the start of the log that leads."""
+    """Nothing on this broker shows that there was a first segment. Other replicas would follow the log start of the
+    leader."""
     leader = add(cluster, VALUES)
     leader.stop()
     min(folder(leader).glob("*.log")).unlink()
@@ -179,7 +181,8 @@ def test_a_log_without_its_first_segment_and_checkpoints(cluster: ClusterProcess
 
 @pytest.mark.parametrize("had", [0, 50])
 def test_an_old_copy_of_the_data_folder(cluster: ClusterProcesses, had: int) -> None:
-    """It comes back before all others. `had`: events that the copy has; without any, it does not know the topic."""
+    """The broker with the copy comes back before all others. `had`: how many events the copy has; with 0 events it does
+    not know the topic."""
     leader = add(cluster, VALUES[:had]) if had else cluster.brokers[1]
     leader.stop()
     old = leader.data.with_name("old")
@@ -200,7 +203,8 @@ def test_an_old_copy_of_the_data_folder(cluster: ClusterProcesses, had: int) -> 
 
 @pytest.mark.parametrize("stopped", [True, False])
 def test_an_old_copy_of_one_folder(cluster: ClusterProcesses, stopped: bool) -> None:
-    """Its broker comes back before all others. `stopped`: the broker was, when the copy was made."""
+    """The broker with the copy comes back before all others. `stopped`: the copy was made while the broker was
+    stopped."""
     leader = add(cluster, VALUES[:50])
     old = leader.data.with_name("old")
     if stopped:
@@ -224,7 +228,7 @@ def test_an_old_copy_of_one_folder(cluster: ClusterProcesses, stopped: bool) -> 
 
 
 def test_the_last_batch_that_one_disk_has_lost(cluster: ClusterProcesses) -> None:
-    """Right after it was acknowledged all brokers were killed, and that one comes back first."""
+    """All brokers were killed right after the batch was acknowledged. The broker of this disk comes back first."""
     leader = add(cluster, VALUES)
     for broker in cluster.brokers.values():
         broker.kill()
@@ -272,7 +276,7 @@ def test_nobody_takes_a_folder_for_old_that_is_killed_while_it_registers(cluster
 
 
 def test_old_copies_of_all_data_folders(cluster: ClusterProcesses) -> None:
-    """Nobody leads that may lack events, until somebody wants that: by the steps of howto/cluster.md."""
+    """No broker leads that may lack events, until an administrator demands it by the steps of howto/cluster.md."""
     add(cluster, VALUES[:50])
     for broker in cluster.brokers.values():
         broker.stop()
@@ -311,7 +315,8 @@ def test_old_copies_of_all_data_folders(cluster: ClusterProcesses) -> None:
 
 
 def test_zookeeper_is_given_data_of_long_before(cluster: ClusterProcesses) -> None:
-    """All brokers have registered many times since. They are no old copies: nothing is lost, and nobody is asked."""
+    """All brokers have registered many times since then. Their folders are not taken for old copies, so nothing is
+    lost, and no administrator has to do anything."""
     add(cluster, VALUES)
     for broker in cluster.brokers.values():
         broker.stop()
@@ -340,10 +345,10 @@ def test_what_a_folder_registered_under(tmp_path: Path) -> None:
             assert is_latest
             ids.append(id)
         assert len(set(ids)) == len(ids)
-        assert replicas.new_start(first)[1]  # ZooKeeper was given older data
+        assert replicas.new_start(first)[1]  # as after ZooKeeper was given older data
         before = replicas.new_start("of another one")
         assert not before[1]
-        assert replicas.new_start("of another one") == before  # a registration that failed takes no room
+        assert replicas.new_start("of another one") == before  # a failed registration is not kept
         assert not LocalReplicas(meta).new_start("of another one")[1]
         meta.change_durably({STARTS: b"one two"}, [])
-        assert replicas.new_start("two")[1]  # of a version before
+        assert replicas.new_start("two")[1]  # the format of an earlier version

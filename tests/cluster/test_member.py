@@ -1,4 +1,5 @@
-"""Members and their controller, with a real ZooKeeper: who registers, who leads, and what happens when one is gone."""
+"""Brokers as members of a cluster, and their controller, with a real ZooKeeper: who registers, who leads, and what
+happens when a broker is gone."""
 
 from __future__ import annotations
 
@@ -25,11 +26,11 @@ from tests.cluster.zookeeper import ZooKeeperServer
 
 LIMIT_S = 60
 SESSION_MS = 4000
-LONG_SESSION_MS = 20_000  # the longest that the server gives: it has not ended when a test asks for that
+LONG_SESSION_MS = 20_000  # the longest that the server allows, so the session has not ended when a test checks that
 
 
 class Node:
-    """A broker that has no partitions: a mirror, a member and a controller. `events`: what it reported."""
+    """A broker that has no partitions: a mirror, a member and a controller."""
 
     def __init__(self, mirror: Mirror, member: ClusterMember, controller: Controller) -> None:
         self.mirror, self.member, self.controller = mirror, member, controller
@@ -46,7 +47,7 @@ class Node:
         self.ended.set()
 
     async def kill(self) -> None:
-        """Ends its tasks, as a killed process does: the session goes on until it expires."""
+        """Ends its tasks like a kill of the process: the session goes on until it expires."""
         self.scope.cancel()
         await self.ended.wait()
 
@@ -143,7 +144,7 @@ async def test_one_of_three_is_the_controller_and_gives_a_topic_its_leader(
 async def test_a_killed_leader_is_replaced_before_its_session_ends(
     shared_zookeeper: ZooKeeperServer, chroot: str
 ) -> None:
-    """The controller counts a silent broker as gone once its lease is over for certain."""
+    """The controller treats a silent broker as gone once its lease has certainly ended."""
     async with cluster(shared_zookeeper, chroot) as made:
         first = await made.start(1)
         await until(lambda: first.controller.controls)
@@ -163,7 +164,7 @@ async def test_a_killed_leader_is_replaced_before_its_session_ends(
 
 @trio_test
 async def test_a_controller_that_is_gone_is_replaced(shared_zookeeper: ZooKeeperServer, chroot: str) -> None:
-    """The old one's connection is held up, so that it still believes to be the controller."""
+    """The connection of the old controller is held up, so it still believes that it is the controller."""
     proxy = Proxy(shared_zookeeper.address)
     async with cluster(shared_zookeeper, chroot) as made, trio.open_nursery() as nursery:
         await nursery.start(proxy.run)
@@ -176,7 +177,7 @@ async def test_a_controller_that_is_gone_is_replaced(shared_zookeeper: ZooKeeper
         proxy.silent = True
         await until(lambda: new.controller.controls and new.partition().state.leader == 2)
         assert old.controller.version < new.controller.version
-        await until(lambda: 1 not in new.mirror.image.brokers)  # else its session would go on
+        await until(lambda: 1 not in new.mirror.image.brokers)  # otherwise its session would go on
         proxy.silent = False
         await until(lambda: old.mirror.is_over and not old.controller.controls)
         assert [facts["broker"] for event, facts in made.events if event == "controller"] == [1, 2]
@@ -187,7 +188,7 @@ async def test_a_controller_that_is_gone_is_replaced(shared_zookeeper: ZooKeeper
 async def test_a_killed_controller_that_leads_costs_no_more_than_another_leader(
     shared_zookeeper: ZooKeeperServer, chroot: str
 ) -> None:
-    """Every broker looks at the leases, so the next controller knows at once who is silent."""
+    """Every broker watches the leases, so the next controller knows at once which brokers are silent."""
     async with cluster(shared_zookeeper, chroot) as made:
         first = await made.start(1, session_ms=LONG_SESSION_MS)
         await until(lambda: first.controller.controls)
@@ -266,8 +267,8 @@ async def test_nobody_leads_while_no_candidate_is_alive(shared_zookeeper: ZooKee
 
 
 class Overtaken(Mirror):
-    """Just before it changes a partition's state for the first time, the topic is deleted and made anew, with znodes of
-    the same versions. `anew`: its new state."""
+    """A mirror that is overtaken. Just before it first changes a partition's state, the topic is deleted and made anew,
+    with znodes of the same versions. `anew`: the new state of the partition."""
 
     anew: PartitionState | None = None
 
@@ -321,7 +322,7 @@ async def test_who_takes_itself_out_changes_no_topic_that_was_made_anew(
 async def test_who_has_seen_a_later_leader_epoch_says_so_before_it_enters(
     shared_zookeeper: ZooKeeperServer, chroot: str
 ) -> None:
-    """As after ZooKeeper was given older data. Whoever leads goes on in an epoch that nobody has led in."""
+    """This happens after ZooKeeper was given older data. The leader goes on in an epoch in which no broker has led."""
     async with cluster(shared_zookeeper, chroot) as made:
         one = await made.start(1)
         await until(lambda: len(one.mirror.image.brokers) == 1)

@@ -1,4 +1,4 @@
-"""A broker's membership goes on over sessions with ZooKeeper, however they end."""
+"""A broker's membership goes on from one session with ZooKeeper to the next, however sessions end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KNOWN = Image().after({"/brokers/topics": Znode(b"", 0, 0)})
 
 
 class Expired(ZooKeeper):
-    """Its session is over before anything was read."""
+    """A client whose session is over before anything was read."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         pass
@@ -38,7 +38,7 @@ class Expired(ZooKeeper):
 async def test_a_session_that_ends_before_anything_was_read_is_followed_by_another(
     shared_zookeeper: ZooKeeperServer, chroot: str
 ) -> None:
-    """As when a broker is cut off again, just after it had come back. What it knew stays its image meanwhile."""
+    """This happens when a broker is cut off again just after it has come back. Meanwhile it keeps its last image."""
     kinds: list[Callable[..., ZooKeeper]] = [Expired, Expired]
     made: list[ZooKeeper] = []
 
@@ -103,7 +103,7 @@ async def test_a_broker_that_loses_zookeeper_while_it_joins_goes_on_later(
 
 @trio_test
 async def test_a_slow_server_is_told_of_and_kept(shared_zookeeper: ZooKeeperServer, chroot: str) -> None:
-    """Each answer takes more than a second, and the session's timeout is three times as long."""
+    """Each answer takes more than a second, but the session's timeout is much longer."""
     took: list[int] = []
     proxy = Proxy(shared_zookeeper.address)
     async with trio.open_nursery() as nursery:
@@ -114,7 +114,7 @@ async def test_a_slow_server_is_told_of_and_kept(shared_zookeeper: ZooKeeperServ
             proxy.delay_s = 1.2
             assert await client.get("/") is not None
             assert await client.get("/") is not None
-        assert len(took) == 1  # not once more within some seconds
+        assert len(took) == 1  # it is not told again within some seconds
         assert took[0] >= 1000
         assert proxy.connections == 1
         nursery.cancel_scope.cancel()
