@@ -15,7 +15,7 @@ from tests.process import wait_until
 
 
 def make(cluster: ClusterProcesses, name: str, *replicas: int, **config: str) -> None:
-    """A topic all of whose partitions have these replicas."""
+    """Makes a topic. All its partitions have these replicas."""
     assigned = [list(replicas)] * PARTITIONS
     [made] = cluster.admin.create_topics(
         [NewTopic(name, PARTITIONS, replica_assignment=assigned, config=config)]
@@ -31,7 +31,8 @@ def make(cluster: ClusterProcesses, name: str, *replicas: int, **config: str) ->
 def reassign(
     cluster: ClusterProcesses, topic: str, wanted: Mapping[int, Sequence[int] | None], at: int = 1
 ) -> list[int]:
-    """Asks a broker. The codes of the answer."""
+    """Asks a broker to reassign partitions; None as replicas cancels a reassignment. Returns the codes of the
+    answer."""
     partitions = [{"partition_index": index, "replicas": to} for index, to in wanted.items()]
     with Raw(str(cluster.brokers[at].settings["listen_kafka"])) as raw:
         topics = [{"name": topic, "partitions": partitions}]
@@ -40,7 +41,7 @@ def reassign(
 
 
 def moving(cluster: ClusterProcesses, at: int = 1) -> list[dict[str, object]]:
-    """The partitions that are being reassigned."""
+    """The partitions that are being reassigned, as a broker lists them."""
     with Raw(str(cluster.brokers[at].settings["listen_kafka"])) as raw:
         topics = raw.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, {"topics": None})["topics"]
     return [each for topic in topics for each in topic["partitions"]]
@@ -164,7 +165,7 @@ def test_an_unclean_election_is_the_way_out_where_the_only_candidate_is_gone(clu
     cluster.brokers[2].start()
     wait_until(lambda: leaders(cluster, "t") == [-1] * PARTITIONS, "nobody leads")
 
-    def elected() -> bool:  # not before the controller has heard of broker 2
+    def elected() -> bool:  # the controller may not know yet that broker 2 runs
         found = cluster.admin.elect_leaders(ElectionType.UNCLEAN, asked).result(30)
         return {error and error.name() for error in found.values()} <= {None, "ELECTION_NOT_NEEDED"}
 

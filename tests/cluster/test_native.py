@@ -1,4 +1,5 @@
-"""Native clients of three brokers as processes: a killed leader costs nothing that was acknowledged, and no order."""
+"""Native clients of three brokers as processes. When a leader is killed, no acknowledged event is lost, and the order
+stays."""
 
 from __future__ import annotations
 
@@ -49,13 +50,15 @@ def until_all_are_back(cluster: ClusterProcesses, topic: str) -> None:
 
 
 class Sender:
-    """Sends numbered events to every partition until it is stopped. `pause`: seconds between one for each."""
+    """Sends numbered events to every partition until it is stopped. `pause`: seconds between two rounds; in a round
+    each partition gets one event."""
 
     def __init__(self, client: blocking.Client, topic: str, pause: float = 0.001) -> None:
         self._client, self._topic, self._pause = client, topic, pause
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        # (offset, number), by partition; whole from the start, since it is read while another thread adds to it
+        # By partition: (offset, number). It has all partitions from the start, because one thread reads it while
+        # another one adds to it.
         self.acked: dict[int, list[tuple[int, int]]] = {index: [] for index in range(PARTITIONS)}
         self.failed: list[str] = []
 
@@ -99,7 +102,8 @@ def until_more(sender: Sender, more: int) -> None:
 
 
 def check_log(client: blocking.Client, topic: str, sender: Sender) -> None:
-    """Each acknowledged event is there once, at its offset; each partition's are in the order of their numbers."""
+    """Checks that each acknowledged event is there once, at its offset, and that the events of a partition are in the
+    order of their numbers."""
     found: dict[int, dict[int, int]] = defaultdict(dict)
     with client.consumer(topic, end="now") as consumer:
         for event in consumer:
@@ -197,7 +201,7 @@ def test_tables_are_read_over_all_brokers(cluster: ClusterProcesses, client: blo
 
 
 def test_any_replica_answers_for_what_was_written(cluster: ClusterProcesses, client: blocking.Client) -> None:
-    """A lookup with `min_offset` sees that write, whichever replica answers; one without goes to the leader."""
+    """A lookup with `min_offset` sees that write, whichever replica answers. A lookup without it goes to the leader."""
     client.create_topic("near", 1)
     cluster.until_in_sync("near")
     leader = cluster.partitions("near")[0].leader
@@ -253,8 +257,8 @@ def test_a_topic_is_described_with_its_replicas(cluster: ClusterProcesses, clien
 
 
 def test_a_native_group_is_served_by_its_coordinator(cluster: ClusterProcesses, client: blocking.Client) -> None:
-    """Whichever broker is asked. Also partitions that other brokers lead: it has replicas of them. It is there again
-    after a restart."""
+    """This is so whichever broker a client asks. The coordinator also serves partitions that other brokers lead,
+    because it has replicas of them. The group is there again after a restart."""
     client.create_topic("letters", partitions=3)
     with client.producer("letters") as producer:
         for number in range(30):
@@ -264,7 +268,7 @@ def test_a_native_group_is_served_by_its_coordinator(cluster: ClusterProcesses, 
         found: list[int] = []
         with client.consumer("letters", group=group) as consumer:
             while len(found) < count:
-                for event in consumer.poll(5)[: count - len(found)]:  # others are delivered again
+                for event in consumer.poll(5)[: count - len(found)]:  # the rest is delivered again
                     found.append(int(event.value or b""))
                     consumer.ack(event)
         return found
@@ -303,7 +307,7 @@ def test_the_native_client_describes_kafkas_groups(cluster: ClusterProcesses, cl
 
 
 def test_a_stopped_leader_costs_no_more_than_its_election(cluster: ClusterProcesses, client: blocking.Client) -> None:
-    """It keeps its connections, and answers nothing (SIGSTOP)."""
+    """The leader is stopped by SIGSTOP: it keeps its connections, but answers nothing."""
     client.create_topic("stopped", PARTITIONS)
     cluster.until_in_sync("stopped")
     with client.producer("stopped", linger_ms=0) as producer:
@@ -319,7 +323,7 @@ def test_a_stopped_leader_costs_no_more_than_its_election(cluster: ClusterProces
             assert None not in found
             for each in sent:
                 each.result(LONG_S)
-            assert watch.seconds < LONG_S / 3  # and not the timeout
+            assert watch.seconds < LONG_S / 3  # much less than the timeout
         finally:
             os.kill(stopped.pid, signal.SIGCONT)
     cluster.until_in_sync("stopped")
@@ -375,12 +379,13 @@ def asks_the_coordinator(client: blocking.Client, topic: str, group: str) -> Ite
 def test_all_who_wait_for_a_broker_that_stands_still_go_on_at_others(
     cluster: ClusterProcesses, client: blocking.Client
 ) -> None:
-    """It leads, coordinates the group, and is the one that the clients came by. All their connections to it stay."""
+    """This broker leads, coordinates the group, and is the one to which the clients connected first. All their
+    connections to it stay."""
     topic = "still"
     [made] = cluster.admin.create_topics([NewTopic(topic, 1, replica_assignment=[[1, 2, 3]])]).values()
     made.result(30)
     cluster.until_in_sync(topic)
-    with client.consumer(topic, group="first"):  # so that there are coordinators
+    with client.consumer(topic, group="first"):  # makes the topic for groups, and so its coordinators
         pass
     cluster.until_in_sync(SHARES)
     cluster.spread(SHARES)
@@ -404,8 +409,8 @@ def test_all_who_wait_for_a_broker_that_stands_still_go_on_at_others(
 def test_a_key_in_another_partition_than_its_own_is_found_at_once(
     cluster: ClusterProcesses, client: blocking.Client
 ) -> None:
-    """Also by a client that was told a moment ago that there are no such keys, and asks the leader of the key's own
-    partition, which does not have it."""
+    """Even this client finds it: a moment ago it was told that there are no such keys, and it asks the leader of the
+    key's own partition, which does not have the key."""
     client.create_topic("strays", PARTITIONS, {"cleanup.policy": "compact"})
     cluster.until_in_sync("strays")
     table = client.table("strays")
@@ -455,7 +460,7 @@ def test_conditions_are_not_decided_where_other_brokers_may_have_the_key(
 def test_a_producer_finds_the_leaders_of_a_topic_that_was_made_anew(
     cluster: ClusterProcesses, client: blocking.Client
 ) -> None:
-    """They have the same leader epochs as those of the topic before, which the client knows."""
+    """The new leaders have the same leader epochs as those of the old topic, which the client knows."""
 
     def make(*leaders: int) -> None:
         [made] = cluster.admin.create_topics(
@@ -482,7 +487,7 @@ def test_a_producer_finds_the_leaders_of_a_topic_that_was_made_anew(
 def test_a_topic_is_made_anew_with_another_number_of_partitions(
     cluster: ClusterProcesses, before: int, after: int, is_told: bool
 ) -> None:
-    """No key goes where the deleted topic would have had it: it would be a stray, or wait for a leader in vain."""
+    """No key goes to its partition in the deleted topic. There it would be a stray, or wait in vain for a leader."""
     name = f"anew-{before}-{after}-{is_told}"
     keys = [key for key in map(str, range(100)) if _at(key, before) != _at(key, after)][:5]
     with blocking.connect(cluster.native, timeout=LONG_S) as client, blocking.connect(cluster.native) as other:
@@ -508,7 +513,7 @@ def _at(key: str, partitions: int) -> int:
 
 
 def test_benches_reach_the_leader_or_say_that_they_cant(cluster: ClusterProcesses) -> None:
-    """From each broker, so that most of them don't lead."""
+    """They are started at each broker, and most of these brokers are not the leader."""
     small = ["--count", "100", "--rounds", "1"]
     for broker in cluster.brokers.values():
         at = ["--address", str(broker.settings["listen_native"])]

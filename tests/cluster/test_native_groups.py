@@ -1,4 +1,4 @@
-"""Native groups in a cluster: what members acknowledged, and how often the rest was delivered, survives a failover."""
+"""Native groups in a cluster: acknowledgements, and the delivery counts of the other events, survive a failover."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONG_S = 120.0
 
 
 def coordinator(cluster: ClusterProcesses, group: str) -> int:
-    """The broker that coordinates a group, as all running ones know it."""
+    """The broker that coordinates a group, as all running brokers know it."""
     found = cluster.partitions(SHARES)
     return found[partition_of(group, len(found))].leader
 
@@ -40,7 +40,7 @@ def kill_coordinator(cluster: ClusterProcesses, group: str) -> int:
 
 
 def until_another(cluster: ClusterProcesses, group: str, killed: int) -> None:
-    """Returns once another broker coordinates the group."""
+    """Waits until another broker than `killed` coordinates the group."""
     wait_until(lambda: coordinator(cluster, group) not in (killed, NOBODY), "another broker coordinates", LONG_S)
 
 
@@ -51,7 +51,7 @@ def fill(client: blocking.Client, topic: str, count: int, partitions: int = 3, k
 
 
 class Worker:
-    """A member in a thread, which acknowledges everything, until it is stopped."""
+    """A member in a thread that acknowledges all its events, until it is stopped."""
 
     def __init__(
         self, cluster: ClusterProcesses, topic: str, group: str, order: str = "none", *, pause: float = 0.001
@@ -113,8 +113,7 @@ def test_every_event_is_delivered_through_three_coordinators(
 def test_partitions_that_the_coordinator_has_not(
     cluster: ClusterProcesses, client: blocking.Client, order: str
 ) -> None:
-    """They are served by it all the same: from one that was there before, through its death, while replicas are
-    moved."""
+    """The coordinator serves partitions of which it has no replica, even while their replicas are moved."""
     topic, group, count = f"spread-{order}", f"far-{order}", 2_000
     assigned = [[1], [2], [3], [1], [2], [3]]
     [made] = cluster.admin.create_topics([NewTopic(topic, len(assigned), replica_assignment=assigned)]).values()
@@ -130,8 +129,8 @@ def test_partitions_that_the_coordinator_has_not(
     have(count)
     assert {event.partition for each in workers for event in list(each.taken)} == set(range(len(assigned)))
     mine = coordinator(cluster, group)
-    there = next(at for at, (broker,) in enumerate(assigned) if broker != mine)  # it gets a replica of this one
-    away = next(at for at, (broker,) in enumerate(assigned) if broker == mine)  # and loses that one
+    there = next(at for at, (broker,) in enumerate(assigned) if broker != mine)  # it will get a replica of this one
+    away = next(at for at, (broker,) in enumerate(assigned) if broker == mine)  # it will lose its replica of this one
     assert reassign(cluster, topic, {there: [mine], away: [mine % 3 + 1]}) == [Code.NONE] * 2
     with client.producer(topic) as producer:
         for number in range(count, count + 600):
@@ -209,15 +208,15 @@ def test_a_durable_ack_is_not_forgotten(cluster: ClusterProcesses, client: block
 
 
 def test_deliveries_are_counted_through_a_failover(cluster: ClusterProcesses, client: blocking.Client) -> None:
-    """An event that nobody acknowledges is dead after so many deliveries, whoever coordinated them."""
+    """An event that nobody acknowledges is dead-lettered after `max_deliveries`, even if the coordinator changes."""
     fill(client, "poison", 9, partitions=1)
     cluster.until_in_sync("poison")
 
     def refuse(times: int) -> None:
-        """Takes the first event, and gives it back; another one is acknowledged, so both are durable."""
+        """Polls, and nacks the first event. Acknowledges another one durably, so the nack is durable, too."""
         with client.consumer("poison", group="sick", max_deliveries=3, max_records=2) as consumer:
             events = consumer.poll(LONG_S)
-            while len(events) < 2 and times < 3:  # before it is given back, or it may come again among them
+            while len(events) < 2 and times < 3:  # polls before the nack; after it the first event may come again
                 events += consumer.poll(LONG_S)
             first, *others = events
             assert (first.value, first.deliveries) == (b"0", times)
@@ -230,7 +229,7 @@ def test_deliveries_are_counted_through_a_failover(cluster: ClusterProcesses, cl
     until_another(cluster, "sick", killed)
     refuse(3)
     wait_until(lambda: "poison.sick.dead" in {each.name for each in client.topics()}, "the dead-letter topic", LONG_S)
-    with client.consumer("poison.sick.dead", start="earliest") as dead:  # the topic is there before the event
+    with client.consumer("poison.sick.dead", start="earliest") as dead:  # the topic may be there before the event
         end = time.monotonic() + PATIENCE
         while not (found := dead.poll(1)):
             assert time.monotonic() < end
@@ -271,16 +270,16 @@ def test_a_group_is_moved_and_deleted_at_its_next_coordinator(
 
 
 def make_at(cluster: ClusterProcesses, topic: str, replicas: list[int]) -> None:
-    """A topic of one partition, led by the first of these brokers."""
+    """Makes a topic of one partition. The first of these brokers leads it."""
     [made] = cluster.admin.create_topics([NewTopic(topic, 1, replica_assignment=[replicas])]).values()
     made.result(30)
     wait_until(lambda: (found := cluster.topic(topic)) is not None and found.partitions[0].leader == replicas[0], topic)
-    with cluster.asked(replicas[0]) as raw:  # it may know that it leads a moment before it does
+    with cluster.asked(replicas[0]) as raw:  # it may begin to lead a moment after it knows that it is the leader
         wait_until(lambda: raw.fetch(topic, 0)["error_code"] == Code.NONE, f"{topic} is led")
 
 
 def take_all(client: blocking.Client, topic: str, group: str, values: list[bytes]) -> None:
-    """Publishes these, and takes no others."""
+    """Publishes these values, and checks that the group gets exactly these events. Acknowledges them."""
     with client.producer(topic) as producer:
         producer.send_columns([b"k"] * len(values), values)
     with client.consumer(topic, group=group) as consumer:
@@ -309,7 +308,8 @@ def test_a_topic_made_anew_is_read_from_its_start_by_a_coordinator_that_had_no_r
 
 
 def test_a_topic_is_deleted_while_the_coordinator_is_away(cluster: ClusterProcesses, client: blocking.Client) -> None:
-    """It learns of the deletion when it comes back, and then that it does not lead the group's partition any more."""
+    """When the coordinator is back, it learns of the deletion first, and then that it does not lead the group's
+    partition any more."""
     fill(client, "gone", 20, partitions=1)
     with client.consumer("gone", group="zombie") as consumer:
         consumer.ack(consumer.poll(LONG_S), wait=True)
@@ -326,7 +326,8 @@ def test_a_topic_is_deleted_while_the_coordinator_is_away(cluster: ClusterProces
 def test_a_topic_is_made_anew_while_the_coordinator_may_not_write(
     cluster: ClusterProcesses, client: blocking.Client
 ) -> None:
-    """Too few replicas of the groups' topic are in sync, so positions in the deleted topic stay there for a while."""
+    """Too few replicas of the groups' topic are in sync. So the positions in the deleted topic can't be removed for a
+    while."""
     fill(client, "other", 1)
     client.commit("lonely", {("other", 0): 0})  # type: ignore[dict-item]
     alone = coordinator(cluster, "lonely")
@@ -350,12 +351,13 @@ def test_a_topic_is_made_anew_while_the_coordinator_may_not_write(
 def test_acks_go_to_the_next_coordinator_when_a_paused_one_goes_on(
     cluster: ClusterProcesses, client: blocking.Client
 ) -> None:
-    """The paused one still has the member's connection, and refuses: the member asks the next one by itself."""
+    """The paused coordinator still has the member's connection, and refuses. The member asks the next coordinator by
+    itself."""
     fill(client, "paused", 60)
     cluster.until_in_sync("paused")
     with client.consumer("paused", group="patient", max_records=20, lease_ms=60_000) as consumer:
         some: list[Event] = []
-        while len(some) < 20:  # one poll may bring what is in some of the partitions only
+        while len(some) < 20:  # one poll may bring events of some partitions only
             some += consumer.poll(LONG_S)
         assert len(some) == 20
         late = some[10:]
@@ -378,8 +380,8 @@ def test_acks_go_to_the_next_coordinator_when_a_paused_one_goes_on(
 def test_a_coordinator_that_wakes_up_gives_no_event_of_a_key(
     cluster: ClusterProcesses, client: blocking.Client
 ) -> None:
-    """It was stopped and deposed, and has requests in its socket: an ack of the event before, and a poll. That event is
-    with another member now, at the next coordinator."""
+    """The coordinator was stopped and deposed. Its socket has an ack of the event that it leased last, and a poll. The
+    next coordinator has leased this event to another member meanwhile, so the key's next event must not be leased."""
     fill(client, "woken", 6, partitions=1, keys=1)
     client.commit("keyed", {("woken", 0): 0})  # type: ignore[dict-item]
     for topic in ("woken", SHARES):

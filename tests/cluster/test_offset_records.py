@@ -1,4 +1,4 @@
-"""Committed offsets are Kafka's records in `__consumer_offsets`, once all brokers know these."""
+"""Committed offsets are Kafka's records in `__consumer_offsets`, once all brokers know this format."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def latest(cluster: ClusterProcesses, group: str, partition: int) -> ReadOffset:
 
 
 def commit_for(cluster: ClusterProcesses, group: str, offset: int, retention_ms: int) -> None:
-    """As clients before Kafka 2.1 did, which say how long an offset is kept."""
+    """Commits an offset as clients before Kafka 2.1 did: they say how long it is kept."""
     partition = {"partition_index": 0, "committed_offset": offset, "committed_metadata": "kept"}
     topics = [{"name": "t", "partitions": [partition]}]
     body = {"group_id": group, "member_id": "", "retention_time_ms": retention_ms, "topics": topics}
@@ -92,7 +92,7 @@ def test_a_reader_of_the_topic_sees_each_commit_and_each_deletion(cluster: Clust
 
 
 def test_a_reader_sees_offsets_of_a_transaction_when_it_is_committed(cluster: ClusterProcesses) -> None:
-    """Also one that reads uncommitted events, and none of an aborted one."""
+    """This is so for a reader of uncommitted events, too. No reader sees offsets of an aborted transaction."""
     make_topic(cluster, "t")
     one = consumer(cluster, "g")
     commit(one, [TopicPartition("t", 0, 1)])
@@ -115,7 +115,7 @@ def test_a_reader_sees_offsets_of_a_transaction_when_it_is_committed(cluster: Cl
 
 
 def test_who_may_read_the_topic_reads_offsets(tmp_path: Path, shared_processes: SharedProcesses) -> None:
-    """Nobody else does, and nobody writes."""
+    """Only a user who may read the topic can read offsets, and no user can write to it."""
     secured = SecuredProcesses(tmp_path, Authority(tmp_path), shared_processes)
     try:
         secured.start()
@@ -127,7 +127,7 @@ def test_who_may_read_the_topic_reads_offsets(tmp_path: Path, shared_processes: 
             at = partition_of("g", len(secured.partitions(TOPIC)))
 
             def fetched() -> int:
-                """The code that the partition's leader gives eve."""
+                """The code with which the partition's leader answers eve's Fetch."""
                 with secured.asked(secured.partitions(TOPIC)[at].leader, "eve") as raw:
                     return int(raw.fetch(TOPIC, 0, at)["error_code"])
 
@@ -155,8 +155,8 @@ def test_who_may_read_the_topic_reads_offsets(tmp_path: Path, shared_processes: 
 
 @contextlib.contextmanager
 def earlier_broker(cluster: ClusterProcesses) -> Iterator[None]:
-    """While this block runs, a broker is registered that knows no features, as those of earlier versions do. The others
-    know of it."""
+    """Registers a broker of an earlier version, which knows no features, during this block. Waits until the other
+    brokers know it."""
     kazoo = KazooClient(hosts=cluster.brokers[1].settings["zookeeper_connect"])
     kazoo.start(PATIENCE)
     registration = {"version": 5, "endpoints": ["OLD://127.0.0.1:1"], "rack": None, "broker_epoch": 1}
@@ -176,7 +176,7 @@ def earlier_broker(cluster: ClusterProcesses) -> Iterator[None]:
 
 
 def positions(cluster: ClusterProcesses, groups: dict[str, list[int]]) -> None:
-    """Checks what these groups have committed."""
+    """Checks the committed offsets of these groups."""
     for group, wanted in groups.items():
         assert committed(cluster, group, "t") == wanted, group
 
@@ -210,7 +210,7 @@ def test_offsets_become_records_once_no_broker_is_of_an_earlier_version(cluster:
     delete_group(cluster, "c")
     wanted |= {"b": [77] * PARTITIONS, "c": [-1001] * PARTITIONS, "gone": [-1001] * PARTITIONS}
     commit(members["b"], [TopicPartition("t", index, 77) for index in range(PARTITIONS)])
-    for id in list(cluster.brokers):  # each of them coordinates in turn
+    for id in list(cluster.brokers):  # each broker coordinates in turn
         cluster.brokers[id].kill()
         positions(cluster, wanted)
         cluster.brokers[id].start()

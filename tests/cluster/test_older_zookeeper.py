@@ -1,4 +1,4 @@
-"""ZooKeeper is given back data of before: the cluster goes on with what the brokers have, and throws nothing away."""
+"""ZooKeeper gets older data back. The cluster goes on with what the brokers have, and throws nothing away."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONG_S = 120.0
 
 
 def write(cluster: ClusterProcesses, topic: str, tag: str) -> list[str]:
-    """Some events in each partition, acknowledged by all replicas in sync."""
+    """Writes some events to each partition, which all replicas in sync acknowledge. Returns their values."""
     failed: list[object] = []
 
     def told(error: object, _: object) -> None:
@@ -40,7 +40,7 @@ def write(cluster: ClusterProcesses, topic: str, tag: str) -> list[str]:
 
 
 def publish(cluster: ClusterProcesses, topic: str, job: str) -> list[str]:
-    """A staged job with an event for each partition."""
+    """Publishes a staged job with an event for each partition. Returns the values of a partition."""
     with blocking.connect(cluster.native, timeout=LONG_S) as client:
         with client.stage(topic, job=job, task=0, attempt=0) as staged:
             for index in range(PARTITIONS):
@@ -69,7 +69,7 @@ def start(cluster: ClusterProcesses, zookeeper: ZooKeeperServer) -> None:
 
 
 def restart(cluster: ClusterProcesses) -> None:
-    """Leaders change, so leader epochs rise."""
+    """Restarts one broker after another. So leaders change, and leader epochs rise."""
     for broker in cluster.brokers.values():
         broker.stop()
         broker.start()

@@ -1,4 +1,4 @@
-"""The only broker of a cluster is started anew. It serves at once, and is registered a moment later."""
+"""The only broker of a cluster is started again. It serves at once, and is registered a moment later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The link to another broker, against a listener that answers as each test wants."""
+"""The link to another broker, with a listener that answers as each test wants."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEWEST = RANGES[ApiKey.FETCH][1]
 
 
 def asking(number: int = 0, wait_ms: int = 0) -> Message:
-    """A Fetch that names no partition is answered at once, with nothing."""
+    """A Fetch without partitions. It is answered at once, with nothing."""
     return {"replica_state": {"replica_id": 2, "replica_epoch": number}, "max_wait_ms": wait_ms, "topics": []}
 
 
@@ -37,7 +37,7 @@ async def linked(**given: Any) -> AsyncIterator[tuple[Listener, PeerLink]]:
 
 
 def numbered(listener: Listener) -> None:
-    """Each answer carries the number of its request, as the session id."""
+    """Lets each answer carry the number of its request, as the session id."""
     listener.changes = lambda request, answer: {**answer, "session_id": request["replica_state"]["replica_epoch"]}
 
 
@@ -219,7 +219,8 @@ def test_nobody_listens() -> None:
 
 
 def _mangled(chance: random.Random, data: bytes) -> bytes:
-    """The bytes of an answer, changed in a few places, cut, or drawn out. The size stays true half of the time."""
+    """The bytes of an answer, changed in a few places, cut or made longer. The size in front is right half of the
+    time."""
     body = bytearray(data[4:])
     for _ in range(chance.randint(1, 4)):
         at = chance.randrange(len(body) + 1)

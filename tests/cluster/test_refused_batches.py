@@ -1,5 +1,6 @@
-"""As tests/kafka/test_refused_batches.py, in a cluster: what refuses a batch for now passes before the next one of its
-producer comes. That waits for the first one, which is sent again."""
+"""A batch is refused for a reason that has passed when the producer's next batch comes. The next batch must not be
+stored before the first one, which is sent again. (tests/kafka/test_refused_batches.py tests the same without a
+cluster.)"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from tests.kafka.idempotent import Idempotent
 from tests.kafka.raw import Raw
 from tests.process import wait_until
 
-KNOWN = (0, 2)  # batches that the producer has stored before
+KNOWN = (0, 2)  # so many batches the producer has stored before
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def cluster(lasting: ClusterProcesses) -> ClusterProcesses:
 
 
 def let_lead(cluster: ClusterProcesses, raw: Raw, topic: str) -> None:
-    """Broker 1, which `raw` asks, in the place of broker 2."""
+    """Lets broker 1, to which `raw` is connected, lead in the place of broker 2."""
     reassigned = {"name": topic, "partitions": [{"partition_index": 0, "replicas": [1, 2]}]}
     raw.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, {"topics": [reassigned]})
     elected = {"topic": topic, "partitions": [0]}

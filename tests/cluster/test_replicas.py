@@ -1,4 +1,4 @@
-"""What replicas in processes of their own may do and must not: commit for each other, bring back what was deleted."""
+"""Replicas in processes of their own must not commit for each other, and must not bring back what was deleted."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.cluster.test_cluster import PARTITIONS, Writer, check, leaders, make_
 from tests.kafka.raw import Raw
 from tests.process import PATIENCE, Stopwatch, wait_until
 
-LATEST, EARLIEST = -1, -2  # in ListOffsets
+LATEST, EARLIEST = -1, -2  # timestamps with these meanings in ListOffsets
 QUICK = {"cleaner_backoff_ms": 300, "retention_check_ms": 300}
-# Tombstones go as soon as a second compaction finds them.
+# Tombstones are removed as soon as a second compaction finds them.
 EAGER = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0",
@@ -85,7 +85,7 @@ class Acks:
         self.acked.append(message.offset())
 
     def within(self, seconds: float) -> int:
-        """How many were acknowledged so far, or within this time."""
+        """Waits up to this time; returns how many events were acknowledged so far."""
         self._producer.flush(seconds)
         return len(self.acked)
 
@@ -110,7 +110,7 @@ def test_nobody_commits_for_a_replica_whose_epoch_is_another(cluster: ClusterPro
         assert acks.within(30) == 2
         assert watch.seconds < 5
         assert sorted(cluster.partitions("t")[index].isrs) == [1, 2, 3]
-        # And nobody stands in for them while they are stopped.
+        # While the true replicas are stopped, nobody can commit in their name.
         for id in (2, 3):
             os.kill(cluster.brokers[id].pid, signal.SIGSTOP)
         try:
@@ -133,7 +133,7 @@ def test_acks_1_does_not_wait_for_followers(cluster: ClusterProcesses) -> None:
     with Raw(str(cluster.brokers[1].settings["listen_kafka"])) as raw:
         index = led_by(raw, "t", 1)["partition_index"]
     alone, all = Acks(cluster, index, acks=1), Acks(cluster, index, acks="all")
-    for each in (alone, all):  # they know where to write
+    for each in (alone, all):  # now both producers know the leader
         each.send(b"first")
         assert each.within(30) == 1
     for id in (2, 3):
@@ -154,7 +154,7 @@ def test_acks_1_does_not_wait_for_followers(cluster: ClusterProcesses) -> None:
 
 
 def test_a_broker_that_was_away_brings_no_deleted_keys_back(cluster: ClusterProcesses) -> None:
-    """Their tombstones were removed while it was away. Then it leads."""
+    """The tombstones of these keys were removed while the broker was away. Then it leads."""
     make_topic(cluster, "t", **EAGER)
     cluster.until_in_sync("t")
     keys = [b"k%03d" % n for n in range(60)]
@@ -169,7 +169,8 @@ def test_a_broker_that_was_away_brings_no_deleted_keys_back(cluster: ClusterProc
             gone, kept = keys[::2], keys[1::2]
             for key in gone:
                 producer.send(None, key=key).result(60)
-            # Until nothing of the deleted keys is in the logs of the two others; new events let segments be closed.
+            # Waits until the logs of the two others have nothing of the deleted keys. New events let segments be
+            # closed.
             filler = [b"filler %d" % n for n in range(30)]
 
             def is_compacted() -> bool:
@@ -193,7 +194,7 @@ def test_a_broker_that_was_away_brings_no_deleted_keys_back(cluster: ClusterProc
 
 
 def _keys(cluster: ClusterProcesses, id: int) -> set[bytes]:
-    """The deleted keys and others that a broker's log files have, as bytes that stand in them."""
+    """The keys whose bytes stand in a broker's log files."""
     data = b"".join(each.read_bytes() for each in (cluster.brokers[id].data / "topics").glob("t-*/*.log"))
     return {key for key in (b"k%03d" % n for n in range(60)) if key in data}
 
@@ -221,7 +222,7 @@ def test_deleted_records_do_not_come_back_with_another_leader(cluster: ClusterPr
 
 
 def _starts(cluster: ClusterProcesses) -> dict[int, int]:
-    """Where each partition begins, as its leader tells."""
+    """The log start of each partition, as its leader tells it."""
     found = {}
     for index in range(PARTITIONS):
         with _leader(cluster, index) as raw:
@@ -230,7 +231,7 @@ def _starts(cluster: ClusterProcesses) -> dict[int, int]:
 
 
 def _delete_half(cluster: ClusterProcesses, index: int) -> int:
-    """Deletes the older half of what has ever been in a partition. Where it begins then."""
+    """Deletes a partition's records below half of its end offset; returns the new log start."""
     with _leader(cluster, index) as raw:
         partition = {"partition_index": index, "offset": _offset(raw, index, LATEST) // 2}
         body = {"topics": [{"name": "t", "partitions": [partition]}], "timeout_ms": 60_000}
@@ -240,8 +241,8 @@ def _delete_half(cluster: ClusterProcesses, index: int) -> int:
 
 
 def _leader(cluster: ClusterProcesses, index: int) -> Raw:
-    """A connection to the leader of a partition, once it takes requests as such. (An AdminClient would ask the one that
-    it knew last, until its time is over.)"""
+    """A connection to the leader of a partition. Waits until that broker serves as the leader. (An AdminClient would
+    ask the last leader that it knew, until its timeout.)"""
     end = time.monotonic() + PATIENCE
     while True:
         if (leader := cluster.partitions("t")[index].leader) in cluster.running:
@@ -254,7 +255,7 @@ def _leader(cluster: ClusterProcesses, index: int) -> Raw:
 
 
 def _offset(raw: Raw, index: int, which: int) -> int:
-    """One end of a partition; -1 from a broker that does not lead it."""
+    """The first or the last offset of a partition; -1 from a broker that does not lead it."""
     asked = {"partition_index": index, "current_leader_epoch": -1, "timestamp": which}
     body = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "t", "partitions": [asked]}]}
     [found] = raw.ask(ApiKey.LIST_OFFSETS, body)["topics"][0]["partitions"]

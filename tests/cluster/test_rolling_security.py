@@ -1,5 +1,5 @@
-"""A cluster that runs gets TLS and users, broker by broker, as krappy/docs/howto/secure-cluster.md says, while clients
-write: nothing that was acknowledged is lost, and nothing is there twice."""
+"""A running cluster gets TLS and users, broker by broker, as krappy/docs/howto/secure-cluster.md says. Clients write
+meanwhile. No acknowledged event is lost, and none is there twice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOPIC, PARTITIONS = "t", 6
 
 
 class RollingProcesses(ClusterProcesses):
-    """`secured`: whether it is asked over TLS."""
+    """`secured`: whether tests and clients connect over TLS."""
 
     def __init__(self, folder: Path, shared: SharedProcesses) -> None:
         super().__init__(folder, shared.zookeeper, 3, shared.launch)
@@ -42,7 +42,8 @@ class RollingProcesses(ClusterProcesses):
         return f"PLAINTEXT://{self._plain[id]},{secure}" if plain else secure
 
     def roll(self, **settings: Any) -> None:
-        """Restarts one broker after the other, with more settings; `plain` is that of `listen`."""
+        """Restarts one broker after another, with these settings added. `plain`: whether the listener without TLS
+        stays."""
         plain = settings.pop("plain")
         for id, each in self.brokers.items():
             self.until_in_sync(TOPIC)
@@ -67,7 +68,7 @@ class RollingProcesses(ClusterProcesses):
         return raw
 
     def options(self) -> dict[str, Any]:
-        """Of a client of librdkafka."""
+        """The settings of a client of librdkafka."""
         if not self.secured:
             return {"bootstrap.servers": ",".join(self._plain.values())}
         return {
@@ -81,7 +82,7 @@ class RollingProcesses(ClusterProcesses):
 
 
 class Writing:
-    """A producer that writes until the `with` ends. `acknowledged`: what it was told is written."""
+    """A producer that writes until the `with` ends. `acknowledged`: the values of the acknowledged events."""
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
         self.acknowledged: list[bytes] = []
@@ -140,7 +141,7 @@ def test_a_running_cluster_gets_tls_and_users(tmp_path: Path, shared_processes: 
         cluster.make_topic()
         with contextlib.ExitStack() as writing:
             before = writing.enter_context(Writing("before", cluster.options()))
-            # 1. A second listener; nobody needs it yet, and everybody may still do everything.
+            # 1. There is a second listener. Nobody needs it yet, and everybody may still do everything.
             cluster.roll(
                 plain=True,
                 authorizer="none",
@@ -152,11 +153,11 @@ def test_a_running_cluster_gets_tls_and_users(tmp_path: Path, shared_processes: 
                 super_users="User:broker;User:admin",
             )
             cluster.secured = True
-            # 2. Brokers reach each other by it; then the clients that are left go over to it.
+            # 2. Brokers reach each other by the second listener. Then clients change to it, too.
             cluster.roll(plain=True, inter_broker_listener_name="SASL_SSL")
             with Writing("after", cluster.options()) as after:
                 writing.close()
-                # 3. The first listener goes, and ACLs count.
+                # 3. The first listener is removed, and ACLs are in force.
                 cluster.roll(plain=False, authorizer="acl")
         cluster.until_in_sync(TOPIC)
         assert not before.failed + after.failed

@@ -1,5 +1,5 @@
-"""A cluster whose brokers reach each other by SASL_SSL: what goes between them, who may say that he is a broker, and
-brokers with a wrong password or a certificate that is not good."""
+"""A cluster whose brokers reach each other by SASL_SSL: the requests between them, clients that claim to be brokers,
+and brokers with a wrong password or a bad certificate."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedPr
 
 
 def test_what_goes_between_brokers(secured: SecuredProcesses) -> None:
-    """Replication; markers and verification of a transaction; lookups by a broker that does not lead."""
+    """This is replication, markers and verification of a transaction, and lookups at a broker that does not lead."""
     secured.until_in_sync(TOPIC)
     producer = secured.producer(**{"transactional.id": "over-tls", "partitioner": "murmur2_random"})
     producer.init_transactions(60)
@@ -69,13 +69,14 @@ def test_what_goes_between_brokers(secured: SecuredProcesses) -> None:
         with httpx.Client(
             verify=secured.authority.context(), trust_env=False, auth=("admin", PASSWORDS["admin"])
         ) as web:
-            for number in range(12):  # in all partitions
+            for number in range(12):  # these keys are in all partitions
                 found = web.get(f"{url}/api/v1/topics/{TOPIC}/table/entry", params={"key": f"k{number}"}, timeout=30)
                 assert found.json().get("state") == "value", found.text
 
 
 def test_who_only_says_that_he_is_a_broker_is_refused(secured: SecuredProcesses) -> None:
-    """She may do everything to topics, groups and transactional ids."""
+    """Eve claims to be a broker. She may do everything to topics, groups and transactional ids, but that is not
+    enough."""
     known = secured.partitions(TOPIC)
     topic = secured.topic(TOPIC)
     assert topic is not None
@@ -113,7 +114,8 @@ def test_who_only_says_that_he_is_a_broker_is_refused(secured: SecuredProcesses)
 
 
 def test_quotas_of_one_who_is_logged_in_are_in_force_at_each_broker(secured: SecuredProcesses) -> None:
-    """One is set natively at one broker, one in Kafka's protocol at another. Each broker counts by itself."""
+    """One quota is set by the native protocol at one broker, and one by Kafka's protocol at another. Each broker counts
+    by itself."""
     secured.until_in_sync(TOPIC)
     secured.spread(TOPIC)
     user: Parts = {"user": "eve"}
@@ -139,7 +141,7 @@ def test_quotas_of_one_who_is_logged_in_are_in_force_at_each_broker(secured: Sec
                 with secured.asked(id, name, client_id) as raw:
                     read = raw.ask(ApiKey.FETCH, fetch([(topic.id, index, offset)]))
                 told = [each["throttle_time_ms"] / 1000 for each in (written, read)]
-                took = time.monotonic() - began  # What is owed goes down while a write waits for the other brokers.
+                took = time.monotonic() - began  # the debt shrinks while a write waits for the other brokers
                 assert all(0.9 * seconds - took <= each <= 1.1 * seconds for each in told), (told, took)
         admin.security.alter_quotas(dict.fromkeys(kinds), user="eve")
 
@@ -152,7 +154,7 @@ def test_who_has_no_tls_is_told_so(secured: SecuredProcesses) -> None:
 
 
 def test_a_broker_with_a_wrong_password_and_with_another_one(secured: SecuredProcesses) -> None:
-    """It is out of sync until the password is right; the file is read for each connection."""
+    """The broker is out of sync until its password is right. It reads the file for each connection."""
     broker = secured.brokers[3]
     secured.until_in_sync(TOPIC)
     secured.password(3, "not-the-secret")
@@ -176,7 +178,7 @@ def test_a_broker_with_a_wrong_password_and_with_another_one(secured: SecuredPro
 
 
 def test_nobody_copies_from_a_broker_whose_certificate_is_not_good(secured: SecuredProcesses, tmp_path: Path) -> None:
-    """Others say why. Those of which another kind is not good are in tests/security/test_peer_links.py."""
+    """The other brokers report why. Other kinds of bad certificates are tested in tests/security/test_peer_links.py."""
     broker, good = secured.brokers[3], secured.folder / "3.good"
     shutil.copy(secured.folder / "3.pem", good)
     secured.certify(3, Authority(tmp_path).issue(HOST))
@@ -204,7 +206,8 @@ def test_nobody_copies_from_a_broker_whose_certificate_is_not_good(secured: Secu
 
 
 def test_a_cold_start_with_a_user_of_the_tree(secured: SecuredProcesses) -> None:
-    """Its credential is in ZooKeeper alone: nobody has to be there for another to log in."""
+    """The credential of this user is in ZooKeeper alone. So a broker can let another one in, even if no third one
+    runs."""
     secured.until_in_sync(TOPIC)
     with secured.connect(1) as admin:
         admin.security.set_password("link", "link-secret")
@@ -227,7 +230,8 @@ def test_a_cold_start_with_a_user_of_the_tree(secured: SecuredProcesses) -> None
 
 
 def test_certificates_in_place_of_passwords(tmp_path: Path, shared_processes: SharedProcesses) -> None:
-    """At a listener of its own, for brokers, whose certificate says who they are; others know nobody (mTLS)."""
+    """Brokers have a listener of their own, where their certificate is their login (mTLS). At the other listeners
+    nobody logs in."""
     authority = Authority(tmp_path)
     cluster = ClusterProcesses(
         *(tmp_path, shared_processes.zookeeper, 2, shared_processes.launch),
@@ -265,8 +269,8 @@ def test_certificates_in_place_of_passwords(tmp_path: Path, shared_processes: Sh
 
 
 class Tokens:
-    """Gives each broker a new token all the time, by a file that takes the place of the one before. `wrong`: who gets
-    tokens for somebody else."""
+    """Gives each broker new tokens all the time, by replacing its token file. `wrong`: the brokers that get tokens for
+    another audience."""
 
     SECONDS = 5.0
 
@@ -302,8 +306,8 @@ class Tokens:
 
 
 def test_tokens_in_place_of_passwords(tmp_path: Path, shared_processes: SharedProcesses) -> None:
-    """Of an identity provider, from files that are exchanged under load. A broker whose token is not good is out of
-    sync until it has a good one."""
+    """The tokens are of an identity provider, and their files are replaced under load. A broker with a bad token is out
+    of sync until it has a good one."""
     with identity_provider() as provider, Tokens(tmp_path, provider, (1, 2, 3)) as tokens:
         cluster = SecuredProcesses(
             *(tmp_path, Authority(tmp_path), shared_processes),
@@ -351,7 +355,7 @@ def test_tokens_in_place_of_passwords(tmp_path: Path, shared_processes: SharedPr
 
 
 def _write_while_tokens_change(cluster: SecuredProcesses, began: float) -> None:
-    """Until the tokens that brokers had at first, and several after them, are long over."""
+    """Writes until the first tokens of the brokers, and several after them, have expired long ago."""
     offsets: dict[int, list[int]] = {}
     failed: list[Any] = []
 

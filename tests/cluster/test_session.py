@@ -1,4 +1,5 @@
-"""The protocol of ZooKeeper, without a ZooKeeper: bytes against a table, and time against a session."""
+"""The protocol of ZooKeeper, without a ZooKeeper: a table of messages and their bytes, and sessions in simulated
+time."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def event(path: str, kind: int = 3) -> bytes:
 
 
 def entered() -> ZooKeeperSession:
-    """A session that a server has let in at 0, byte by byte."""
+    """A session that a server has let in at time 0. The server's answer comes byte by byte."""
     session = ZooKeeperSession(4000)
     session.connect(0)
     assert [each for at in range(len(LET_IN)) for each in session.receive(LET_IN[at : at + 1], 0)] == [Entered(True)]
@@ -107,7 +108,7 @@ def test_a_conversation_whole_and_byte_by_byte() -> None:
 @pytest.mark.parametrize(
     "told",
     [
-        answer(1),  # nothing was asked
+        answer(1),  # an answer without a request
         b"\xff\xff\xff\xff",  # a frame of -1 bytes
         b"HTTP/1.1 400 Bad Request\r\n",
         jute.framed(b"\0\0\0\1"),  # half a reply's header

@@ -1,4 +1,4 @@
-"""Tables with consistency="session": any replica answers, and none shows less than the client has written and read."""
+"""Tables with consistency="session": any replica answers, but never with less than the client has written and read."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def asked(cluster: ClusterProcesses, request: str) -> dict[int, int]:
 
 
 def until_back(cluster: ClusterProcesses, id: int, topic: str) -> None:
-    """Until a broker that was stopped has its replicas in sync again, and knows it."""
+    """Waits until a broker that was stopped has its replicas in sync again, and knows it."""
 
     def answers() -> bool:
         with Peer(cluster.brokers[id].address) as peer, contextlib.suppress(NotLeader):
@@ -74,7 +74,7 @@ def test_it_reads_its_own_writes(cluster: ClusterProcesses, client: blocking.Cli
 
 
 def test_what_was_read_is_not_taken_back(cluster: ClusterProcesses, client: blocking.Client) -> None:
-    """Another client counts up. Each replica may lag, but what one has shown the others do not deny."""
+    """Another client counts up. Each replica may lag, but no replica answers with less than another one has shown."""
     client.create_topic("counted", 1)
     cluster.until_in_sync("counted")
     stop = threading.Event()
@@ -92,7 +92,7 @@ def test_what_was_read_is_not_taken_back(cluster: ClusterProcesses, client: bloc
         table, last, changes = client.table("counted", consistency="session"), -1, 0
         end = time.monotonic() + LONG_S
         for turn in count_from(0):
-            if turn >= 600 and (changes > 5 or time.monotonic() > end):  # what is written may come slowly
+            if turn >= 600 and (changes > 5 or time.monotonic() > end):  # a slow machine gets more time
                 break
             if turn % 3 == 2:
                 found = [int(each.value or b"") for each in table.scan()]
@@ -115,7 +115,7 @@ def test_a_replica_that_does_not_answer_is_left_out(cluster: ClusterProcesses, c
     cluster.until_in_sync("paused")
     table = client.table("paused", consistency="session")
     leader = cluster.partitions("paused")[0].leader
-    for _ in range(20):  # all links are there
+    for _ in range(20):  # opens all links
         table.put("k", "before")
         assert table.get("k") is not None
     follower = next(id for id in cluster.brokers if id != leader)
@@ -154,7 +154,8 @@ def test_strays_are_found(cluster: ClusterProcesses, client: blocking.Client) ->
 
 
 def test_a_follower_is_asked_for_offsets_it_has_not(cluster: ClusterProcesses, client: blocking.Client) -> None:
-    """What the protocol says: with `min_offsets` any replica answers, without only leaders; and it waits for them."""
+    """As the protocol says, any replica answers a request with `min_offsets`, and waits until it has these offsets.
+    Only leaders answer a request without them."""
     client.create_topic("wire", PARTITIONS)
     cluster.until_in_sync("wire")
     with client.producer("wire") as producer:
@@ -177,7 +178,7 @@ def test_another_word_is_refused(client: blocking.Client) -> None:
 
 
 def test_a_broker_that_was_away_answers_nothing(cluster: ClusterProcesses, client: blocking.Client) -> None:
-    """It is asked while it is stopped, and goes on before it is told that the topic has strays."""
+    """The broker gets requests while it is stopped. It goes on before it knows that the topic has strays."""
     client.create_topic("away", PARTITIONS)
     cluster.until_in_sync("away")
     key, home = b"k", partition_for(b"k", PARTITIONS)
@@ -207,9 +208,9 @@ def test_a_short_timeout_is_enough_beside_a_broker_that_hangs(
     follower = next(id for id in cluster.brokers if id != cluster.partitions("short")[0].leader)
     with blocking.connect(cluster.native, timeout=2.5) as short:
         table = short.table("short", consistency="session")
-        table.put("k", "0")  # its own write: a replica may lack another client's
+        table.put("k", "0")  # a write of this client, because a replica may lack those of other clients
         for number in range(1, 4):
-            for _ in range(20):  # all links are there
+            for _ in range(20):  # opens all links
                 assert len(list(table.scan())) == 1
             with cluster.paused(follower):
                 client.table("short").put("k", str(number))
@@ -217,7 +218,7 @@ def test_a_short_timeout_is_enough_beside_a_broker_that_hangs(
                     scan = table.scan(ordered=number % 2 == 0)
                     [entry] = scan
                     at = short._router.session.seen("short")[0]
-                    assert at >= scan.offsets[0] - 1 >= entry.offset  # whoever has answered
+                    assert at >= scan.offsets[0] - 1 >= entry.offset  # whichever replica has answered
             until_back(cluster, follower, "short")
 
 
@@ -251,7 +252,7 @@ def test_what_was_written_to_a_topic_that_others_made_anew(cluster: ClusterProce
         other.delete_topic("others")
         other.create_topic("others", 1)
         cluster.until_in_sync("others")
-        with contextlib.suppress(UnknownTopic):  # the producer hears of it
+        with contextlib.suppress(UnknownTopic):  # the producer learns that the topic is another one
             table.put("k", "new")
         receipt = table.put("k", "newer")
         assert client._router.session.seen("others") == {0: receipt.offset}

@@ -1,6 +1,6 @@
-"""Share groups (KIP-932) in a cluster: three brokers have a part in each: the group's coordinator, the broker that
-keeps its states, and the leader of the partition. Whichever dies, nothing that was acknowledged is delivered again, and
-what was acquired is delivered again with its count."""
+"""Share groups (KIP-932) in a cluster. Three brokers have a part in each group: its coordinator, the broker that keeps
+its states, and the leader of the partition. Whichever of them dies, no acknowledged record is delivered again, and
+acquired records are delivered again with their delivery count."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _numbers = count(1)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedProcesses) -> Iterator[ClusterProcesses]:
-    """Tests start again what they kill."""
+    """A cluster for all tests of this module. A test that kills a broker must start it again."""
     with brokers(tmp_path_factory.mktemp("share-groups"), shared=shared_processes) as made:
         make_ready(made)
         yield made
@@ -41,7 +41,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedPr
 
 
 def make_ready(made: ClusterProcesses) -> None:
-    """Returns once there are coordinators of groups, and brokers that keep states of share groups."""
+    """Waits until there are coordinators of groups, and brokers that keep states of share groups."""
     for kind, key in ((0, "any"), (2, "any:x:0")):
         with made.asked(1) as raw:
             ask = partial(raw.ask, ApiKey.FIND_COORDINATOR, {"key_type": kind, "coordinator_keys": [key]})
@@ -51,7 +51,7 @@ def make_ready(made: ClusterProcesses) -> None:
 
 
 def leader_of(cluster: ClusterProcesses, internal: str, group: str) -> int:
-    """The broker that coordinates a group (OFFSETS), or keeps its states (SHARES); -1: nobody."""
+    """The broker that coordinates a group (OFFSETS), or that keeps its states (SHARES). -1: there is none."""
     found = cluster.partitions(internal)
     return found[partition_of(group, len(found))].leader
 
@@ -61,8 +61,8 @@ def _is_led(cluster: ClusterProcesses, internal: str, group: str) -> bool:
 
 
 def set_everywhere(cluster: ClusterProcesses, raw: Raw, group: str, settings: dict[str, str]) -> None:
-    """Of a group, at one broker; returns once all know them. Where a group begins to read is what the partition's
-    leader knows of that, which may be another broker."""
+    """Sets a group's settings at one broker, and waits until all brokers know them. For example, the leader of a
+    partition decides where a group begins to read, and it may be another broker."""
     configs = [{"name": name, "value": value, "config_operation": 0} for name, value in settings.items()]
     body = {"resources": [{"resource_type": 32, "resource_name": group, "configs": configs}]}
     assert raw.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, body)["responses"][0]["error_code"] == 0
@@ -78,13 +78,13 @@ def set_everywhere(cluster: ClusterProcesses, raw: Raw, group: str, settings: di
 
 
 class Scene:
-    """A group and a topic of one partition. `others`: of the leader; a broker each for what the group needs, unless one
-    broker is to have both."""
+    """A group and a topic of one partition. The leader, the coordinator and the keeper of the group's states are three
+    different brokers. `keeper_leads`: the keeper is the leader, too."""
 
     def __init__(
         self, cluster: ClusterProcesses, records: int = 10, *, keeper_leads: bool = False, **config: str
     ) -> None:
-        """`config`: of the topic, Kafka's settings with _ for their dots."""
+        """`config`: settings of the topic, by Kafka's names with _ in place of dots."""
         config = {name.replace("_", "."): value for name, value in config.items()}
         self.cluster = cluster
         number = next(_numbers)
@@ -118,25 +118,26 @@ class Scene:
             wait_until(lambda: raw.produce(self.topic, data)["error_code"] == 0, "it is written")
 
     def set(self, raw: Raw, **settings: str) -> None:
-        """Returns once all brokers know it."""
+        """Sets the group's settings, and waits until all brokers know them."""
         wanted = {name.replace("_", "."): value for name, value in settings.items()}
         set_everywhere(self.cluster, raw, self.group, wanted)
 
     def joined(self, stack: ExitStack, name: str = "one") -> Member:
-        """A member with a connection to the leader of now, once there is a coordinator that takes it."""
+        """A member with a connection to the present leader. Waits until a coordinator accepts the member."""
         raw = stack.enter_context(self.cluster.asked(self.led_by()))
 
-        def taken() -> bool:  # the coordinator may be another one by and by
+        def taken() -> bool:  # another broker may become the coordinator meanwhile
             with self.cluster.asked(leader_of(self.cluster, OFFSETS, self.group)) as asked:
                 return bool(beat(asked, self.group, name, 0, [self.topic])["error_code"] == Code.NONE)
 
         wait_until(taken, "it is a member", LONG_S)
         with self.cluster.asked(leader_of(self.cluster, OFFSETS, self.group)) as coordinator:
-            # A leader leases nothing while its own lease has run out, as it may on a busy machine.
+            # A leader leases nothing while its own lease has run out. This may happen on a busy machine.
             return Member(raw, self.group, name, self.topic, coordinator=coordinator, wait_ms=30_000)
 
     def acquire(self, member: Member, records: int, **more: Any) -> list[tuple[int, int, int]]:
-        """What a member gets, once it gets something: it gets nothing while the broker that keeps the state is away."""
+        """Fetches until the member gets records; returns them as (first offset, last offset, deliveries). It gets
+        nothing while the broker that keeps the state is away."""
         found: list[tuple[int, int, int]] = []
 
         def look() -> bool:
@@ -147,7 +148,7 @@ class Scene:
         return found
 
     def until_written(self, deliveries: int) -> None:
-        """Until the broker that keeps the state has a record that was delivered so often."""
+        """Waits until the broker that keeps the state has a record with this delivery count."""
 
         def look() -> bool:
             with self.cluster.asked(leader_of(self.cluster, SHARES, self.group)) as raw:
@@ -157,7 +158,7 @@ class Scene:
         wait_until(look, "the state is kept")
 
     def read(self, raw: Raw, leader_epoch: int) -> dict[str, Any]:
-        """What is kept, as the leader of the partition asks for it."""
+        """The state that is kept, read as the leader of the partition reads it."""
         epoch = self.cluster.partitions(self.topic)[0].epoch if leader_epoch < 0 else leader_epoch
         topic = {"topic_id": raw.topic_id(self.topic), "partitions": [{"partition": 0, "leader_epoch": epoch}]}
         answer = raw.ask(ApiKey.READ_SHARE_GROUP_STATE, {"group_id": self.group, "topics": [topic]})
@@ -167,7 +168,7 @@ class Scene:
         return dict(row)
 
     def position(self) -> tuple[int, int]:
-        """(start offset, lag), once the brokers that know them tell: one of them may have been killed just now."""
+        """(start offset, lag). Waits until the brokers that know them answer, because one may just have been killed."""
         found: list[tuple[int, int]] = []
         asked = {"group_id": self.group, "topics": [{"topic_name": self.topic, "partitions": [0]}]}
 
@@ -224,7 +225,7 @@ def test_whoever_dies_nothing_acknowledged_comes_again(cluster: ClusterProcesses
         assert one.acquired((0, 2, [ACCEPT, RELEASE, ACCEPT]), max_records=1) == [(1, 1, 2)]
         scene.until_written(2)
         cluster.brokers[killed].kill()
-        if "leader" not in who:  # it is answered once another broker keeps the state
+        if "leader" not in who:  # the leader answers once another broker keeps the state
             one.raw.send(ApiKey.SHARE_ACKNOWLEDGE, one.body([(3, 3, [ACCEPT])]))
             one.epoch += 1
         for internal in (OFFSETS, SHARES):
@@ -247,7 +248,8 @@ def test_whoever_dies_nothing_acknowledged_comes_again(cluster: ClusterProcesses
 
 
 def test_a_leader_that_wakes_up_delivers_nothing(cluster: ClusterProcesses) -> None:
-    """A request came while it was stopped. What it would deliver was acknowledged at the next leader meanwhile."""
+    """A request came while the leader was stopped. The records that it would deliver were acknowledged at the next
+    leader meanwhile."""
     scene = Scene(cluster)
     limits = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": 100, "batch_size": 100}
     with ExitStack() as stack:
@@ -269,7 +271,7 @@ def test_a_leader_that_wakes_up_delivers_nothing(cluster: ClusterProcesses) -> N
 
 
 def test_a_leader_that_wakes_up_acknowledges_nothing(cluster: ClusterProcesses) -> None:
-    """It has its member's connection and leases, and a request that came while it was stopped."""
+    """The old leader still has its member's connection and leases, and a request that came while it was stopped."""
     scene = Scene(cluster)
     with ExitStack() as stack:
         one = scene.joined(stack)
@@ -346,7 +348,7 @@ def test_settings_of_groups_reach_all_brokers_at_once(cluster: ClusterProcesses)
 
 
 def test_a_group_is_moved_deleted_and_made_anew_while_a_session_stays(cluster: ClusterProcesses) -> None:
-    """The member has left the group, but its connection to the leader stays, and with it what was read there."""
+    """The member has left the group, but its connection to the leader stays, and so does its session."""
     scene = Scene(cluster)
     with ExitStack() as stack, cluster.asked(scene.coordinator) as coordinator:
         one = scene.joined(stack)
@@ -357,21 +359,22 @@ def test_a_group_is_moved_deleted_and_made_anew_while_a_session_stays(cluster: C
         moved = coordinator.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, {"group_id": scene.group, "topics": move})
         assert moved["error_code"] == moved["responses"][0]["partitions"][0]["error_code"] == 0, moved
         two = scene.joined(stack, "two")
-        assert two.acquired(max_records=1) == [(8, 8, 1)]  # a new session looks where the group is now
+        assert two.acquired(max_records=1) == [(8, 8, 1)]  # a new session begins where the group stands now
         assert one.acknowledge((3, 3, [ACCEPT])) == Code.INVALID_RECORD_STATE
         assert scene.position() == (8, 2)
         assert beat(coordinator, scene.group, "two", -1)["error_code"] == 0
         move[0]["partitions"] = [{"partition_index": 0, "start_offset": 7}]
         moved = coordinator.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, {"group_id": scene.group, "topics": move})
         assert moved["error_code"] == 0, moved
-        assert two.acknowledge((8, 8, [ACCEPT])) == Code.NOT_LEADER_OR_FOLLOWER  # what was read is outdated
-        assert one.acquired(max_records=1) == [(7, 7, 1)]  # the session goes on where the group is now
+        # The group has moved since this was read.
+        assert two.acknowledge((8, 8, [ACCEPT])) == Code.NOT_LEADER_OR_FOLLOWER
+        assert one.acquired(max_records=1) == [(7, 7, 1)]  # the old session goes on where the group stands now
         assert coordinator.ask(ApiKey.DELETE_GROUPS, {"groups_names": [scene.group]})["results"][0]["error_code"] == 0
         assert one.acknowledge((7, 7, [ACCEPT])) in (Code.GROUP_ID_NOT_FOUND, Code.NOT_LEADER_OR_FOLLOWER)
         gone = one.ask_fetch()
         assert gone["error_code"] in (Code.GROUP_ID_NOT_FOUND, Code.SHARE_SESSION_NOT_FOUND)
         three = scene.joined(stack, "three")
-        assert three.acquired() == [(0, 9, 1)]  # nothing is left of the deleted one
+        assert three.acquired() == [(0, 9, 1)]  # nothing is left of the deleted group
 
 
 def test_a_topic_that_is_made_anew_is_read_from_its_start(cluster: ClusterProcesses) -> None:
@@ -395,7 +398,8 @@ def test_a_topic_that_is_made_anew_is_read_from_its_start(cluster: ClusterProces
 
 
 def test_partitions_that_a_topic_gains_are_read_from_their_first_record(cluster: ClusterProcesses) -> None:
-    """The broker that keeps the states, and the leader of the new partition, are others."""
+    """The leader of the new partition is neither the broker that keeps the states nor the leader of the first
+    partition."""
     scene = Scene(cluster)
     with cluster.asked(scene.coordinator) as raw:
         scene.set(raw, share_auto_offset_reset="latest")
@@ -403,7 +407,7 @@ def test_partitions_that_a_topic_gains_are_read_from_their_first_record(cluster:
         one = scene.joined(stack)
         one.wait_ms = 0
 
-        def begins() -> bool:  # at the end of now, and not of later
+        def begins() -> bool:  # the group begins at the present end, and not at a later one
             assert one.acquired() == []
             with cluster.asked(leader_of(cluster, SHARES, scene.group)) as asked:
                 return bool(scene.read(asked, -1)["start_offset"] == 10)

@@ -1,5 +1,5 @@
-"""What becomes of a share group (KIP-932) when the log changes under it, and then its leader dies: another replica has
-the same log, and the group's state is of a time when it was longer."""
+"""The log of a share group (KIP-932) loses records, and then its leader dies. Another replica has the same log, but the
+state of the group was kept when the log had more records."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.kafka.test_share_logs import cut, offsets
 from tests.long import some
 from tests.process import wait_until
 
-READER = -2  # as a replica's id: of a tool that reads from followers, too
+READER = -2  # the replica id of a tool that reads from followers, too
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedProcesses) -> Iterator[ClusterProcesses]:
-    """Tests start again what they kill."""
+    """A cluster for all tests of this module. A test that kills a broker must start it again."""
     with brokers(tmp_path_factory.mktemp("share-logs"), shared=shared_processes, retention_check_ms=20) as made:
         make_ready(made)
         yield made
@@ -34,7 +34,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedPr
 
 
 def until_all(scene: Scene, what: str, holds: Callable[[Raw], bool]) -> None:
-    """Until it holds at each replica."""
+    """Waits until `holds` is true at each replica."""
     for id in scene.cluster.brokers:
         with scene.cluster.asked(id) as raw:
             wait_until(lambda raw=raw: holds(raw), f"{what} at broker {id}", LONG_S)  # type: ignore[misc]
@@ -62,13 +62,14 @@ def alter(scene: Scene, **settings: str) -> None:
 
 
 def fail_over(scene: Scene) -> None:
-    """Kills the leader; returns once another one leads."""
+    """Kills the leader, and waits until another broker leads."""
     scene.cluster.brokers[scene.leader].kill()
     wait_until(lambda: scene.led_by() in scene.cluster.running, "another leads", LONG_S)
 
 
 def take_all(scene: Scene, member: Member, wanted: list[int]) -> list[tuple[int, int, int]]:
-    """What the member gets, which are these offsets; it accepts them."""
+    """Fetches until the member has as many records as wanted, and accepts them. Checks that they have these offsets.
+    Returns them as (first offset, last offset, deliveries)."""
     rows: list[tuple[int, int, int]] = []
     while len(offsets(rows)) < len(wanted):
         some = scene.acquire(member, 100)
@@ -100,13 +101,14 @@ def test_records_that_a_member_has_acquired_are_deleted_and_the_leader_dies(
 
 
 def test_retention_takes_what_a_member_has_acquired_and_the_leader_dies(cluster: ClusterProcesses) -> None:
-    """Nobody waits for it, nor for what was released; the next records come for the first time."""
+    """The group does not wait for acquired or released records that are gone. The next records come for the first
+    time."""
     scene = Scene(cluster, retention_ms="-1")
     with ExitStack() as stack:
         one = scene.joined(stack)
         assert one.acquired(max_records=6) == [(0, 5, 1)]
         assert one.acknowledge((0, 1, [ACCEPT, RELEASE])) == 0
-        alter(scene, retention_ms="3600000")  # its records are of years ago
+        alter(scene, retention_ms="3600000")  # the records are years old
         until_all(scene, "the log begins at its end", lambda raw: log_start(scene, raw) == 10)
         fail_over(scene)
         two = scene.joined(stack, "two")
@@ -123,10 +125,10 @@ def test_retention_takes_what_a_member_has_acquired_and_the_leader_dies(cluster:
 def test_records_that_a_member_has_acquired_are_compacted_away_and_the_leader_dies(
     cluster: ClusterProcesses, when: str
 ) -> None:
-    """`when`: they are compacted before the leader dies, or after that."""
+    """`when`: the records are compacted away before the leader dies, or after that."""
     limits: dict[str, Any] = {"min_cleanable_dirty_ratio": "0.01", "segment_bytes": "200", "delete_retention_ms": "0"}
     scene = Scene(cluster, 0, cleanup_policy="compact", min_compaction_lag_ms="3600000", **limits)
-    left = [9, 10, 11]  # the last of each key
+    left = [9, 10, 11]  # the offsets of the last records of each key
     with ExitStack() as stack:
         with cluster.asked(scene.leader) as raw:
             for number in range(12):

@@ -1,5 +1,6 @@
-"""A broker is killed at each step of a share group's acknowledgement (KIP-932), alone and in a cluster. What was
-answered, or committed, is not delivered again; what was not even written is, and counts as delivered."""
+"""A broker is killed at each step of a share group's acknowledgement (KIP-932), alone and in a cluster. If the
+acknowledgement was answered or committed, the record is not delivered again. If it was not even written, the record is
+delivered again, with a higher delivery count."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ KEPT = ["committed state", "sent state"]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, shared_zookeeper: ZooKeeperServer) -> Iterator[ClusterProcesses]:
-    """Tests start again what they kill."""
+    """A cluster for all tests of this module. A test that kills a broker must start it again."""
     with brokers(tmp_path_factory.mktemp("share-steps"), shared=SharedProcesses(shared_zookeeper, stepping)) as made:
         make_ready(made)
         yield made
@@ -36,7 +37,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, shared_zookeeper: ZooKeepe
 
 
 def check(step: str, came: list[tuple[int, int, int]], at: int) -> bool:
-    """Whether the record whose acknowledgement was cut off was kept as settled. `came`: what was delivered next."""
+    """Whether the record `at` counts as settled; the broker was killed during its acknowledgement. `came`: the records
+    that were delivered next. Raises AssertionError if this is wrong for the step."""
     first, _, deliveries = came[0]
     assert (first, deliveries) in ((at, 2), (at + 1, 1)), came
     assert step not in LOST or first == at, f"killed when it {step}: it was not written, and is settled"
@@ -91,7 +93,7 @@ def test_a_broker_of_a_cluster(cluster: ClusterProcesses, who: str, step: str) -
         with stopping_at(cluster.brokers[killed], step):
             one.raw.send(ApiKey.SHARE_ACKNOWLEDGE, one.body([(2, 2, [ACCEPT])]))
             one.epoch += 1
-        if who == "keeper":  # the leader writes it again, where the state is kept by then
+        if who == "keeper":  # the leader sends the state again, to the broker that keeps it by then
             told = one.raw.receive()
             assert told["responses"][0]["partitions"][0]["error_code"] == 0, told
             assert leader_of(cluster, SHARES, scene.group) in cluster.running

@@ -1,5 +1,5 @@
-"""Staged jobs of a cluster are published wholly and once, wherever their coordinator or a leader dies, and if a
-coordinator that was deposed goes on."""
+"""Staged jobs of a cluster are published wholly and once, at whatever step their coordinator or a leader dies, and even
+if a deposed coordinator goes on."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def cluster(tmp_path: Path, shared_zookeeper: ZooKeeperServer) -> Iterator[Clust
 
 
 def coordinator(cluster: ClusterProcesses, job: str) -> int:
-    """The broker that coordinates a job, once there is one."""
+    """The broker that coordinates a job. Waits until there is one."""
     found: list[int] = []
 
     def known() -> bool:
@@ -77,7 +77,8 @@ def values_of(job: str, task: int) -> list[bytes]:
 
 
 def stage(client: blocking.Client, job: str, task: int) -> str:
-    """One event for each partition. Tries as often as its attempt is lost."""
+    """Stages one event for each partition, and seals the attempt; returns its token. Makes another attempt as often as
+    one is lost."""
     for attempt in count():
         try:
             with client.stage("t", job=job, task=task, attempt=attempt, timeout=LONG_S) as staged:
@@ -90,8 +91,8 @@ def stage(client: blocking.Client, job: str, task: int) -> str:
 
 
 class Driver:
-    """Runs a job as Spark would: a lost attempt is done again, and so is a job that was given up, under its next name.
-    `job` is the name at the end."""
+    """Runs a job as Spark would. A lost attempt is made again. A job that was given up is run again under its next
+    name. `job`: the present name."""
 
     def __init__(self, client: blocking.Client, name: str) -> None:
         self.job = name
@@ -128,7 +129,7 @@ class Driver:
 
 
 def check(cluster: ClusterProcesses, jobs: list[str], step: str) -> None:
-    """Readers of committed events see each of these jobs whole and once, and nothing else."""
+    """Checks that readers of committed events see each of these jobs whole and once, and nothing else."""
     for topic in ("t", JOBS):
         cluster.until_in_sync(topic)
     for index in range(PARTITIONS):
@@ -145,7 +146,7 @@ def test_the_coordinator_dies_between_any_two_steps(
     for number, (step, times) in enumerate(some(AT_COORDINATOR[when], 3)):
         cluster.spread("t")
         name = f"job-{number}"
-        client.commit_staged(f"{name}-first", [])  # so that the topic of jobs is there
+        client.commit_staged(f"{name}-first", [])  # makes the topic of jobs
         broker = cluster.brokers[coordinator(cluster, name)]
         with stopping_at(broker, step, times):
             driver = Driver(client, name)
@@ -175,7 +176,7 @@ def test_a_leader_dies_at_any_step(cluster: ClusterProcesses, client: blocking.C
 
 @pytest.mark.parametrize("step", some(["puts Marking", "sends batch", "sends marker"], 3))
 def test_a_coordinator_that_was_deposed_goes_on(cluster: ClusterProcesses, client: blocking.Client, step: str) -> None:
-    """It stops for longer than its session. Meanwhile the next coordinator publishes the job."""
+    """The coordinator stops for longer than its session. Meanwhile the next coordinator publishes the job."""
     client.commit_staged("first", [])
     zombie = coordinator(cluster, "job")
     with stopping_at(cluster.brokers[zombie], step, by=signal.SIGSTOP):

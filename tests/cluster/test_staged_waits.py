@@ -1,5 +1,6 @@
-"""Staged jobs of a cluster while a partition can't take their events: they wait, write nothing that would only be
-aborted, and are published once it can. And what is over leaves nothing in the topic of jobs."""
+"""Staged jobs of a cluster while a partition can't take their events. They wait, write nothing that would only be
+aborted, and are published once the partition takes events again. And jobs that are over leave nothing in the topic of
+jobs."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from tests.crash.tmpfs import Tmpfs
 from tests.peer import Peer
 from tests.process import wait_until
 
-WAITS_S = 2.0  # a request for a commit: a third of the client's timeout
+WAITS_S = 2.0  # how long a request for a commit waits: a third of the client's timeout
 
 
 class Commit:
@@ -52,7 +53,7 @@ class Commit:
             try:
                 return client.commit_staged(self._job, self._tokens)
             except KrappyError as error:
-                if not error.retriable:  # it is decided, and will be published
+                if not error.retriable:  # after a retriable error the job is still decided, and will be published
                     raise
 
     @property
@@ -84,7 +85,8 @@ def rows(cluster: ClusterProcesses) -> list[bytes]:
 
 
 def test_a_job_that_is_over_leaves_nothing_of_its_attempts(cluster: ClusterProcesses) -> None:
-    """Also attempts in which nothing was staged, sealed or not: Spark makes one for each task without rows."""
+    """This is so for attempts in which nothing was staged, too, sealed or not. Spark makes one for each task without
+    rows."""
     [made] = cluster.admin.create_topics([NewTopic("t", 3, 3)]).values()
     made.result(30)
     cluster.until_in_sync("t")
@@ -108,7 +110,7 @@ def test_a_job_that_is_over_leaves_nothing_of_its_attempts(cluster: ClusterProce
 
 
 def _is_unsure(peer: Peer, job: str) -> bool:
-    """Whether a coordinator can't look up now how a job has ended that it does not know."""
+    """Whether the coordinator can't find out now how an unknown job has ended."""
     try:
         peer.ask(m.CommitStaged(job, [], 0), m.StagedCommitted)
     except NotLeader:
@@ -119,7 +121,8 @@ def _is_unsure(peer: Peer, job: str) -> bool:
 
 
 def test_what_a_job_has_staged_goes_also_while_its_coordinator_is_not_sure_that_it_leads(tmp_path: Path) -> None:
-    """Without ZooKeeper it may end jobs, but can't look up what is to be removed: it does so once it can."""
+    """Without ZooKeeper the coordinator may end jobs, but can't look up what is to be removed. It removes that once it
+    can."""
     with brokers(tmp_path) as cluster, blocking.connect(cluster.native, timeout=LONG_S) as client:
         client.create_topic("t", 3)
         with client.stage("t", job="j", task=0, attempt=0) as stage:
@@ -133,7 +136,8 @@ def test_what_a_job_has_staged_goes_also_while_its_coordinator_is_not_sure_that_
             try:
                 wait_until(lambda: _is_unsure(peer, near), "it can't be sure")
                 peer.ask(m.AbortStaged("j"), m.StagedAborted)
-                assert _is_unsure(peer, near)  # so the removal, which has begun before, has met the same
+                # The removal has begun before this, so it could not look up anything either.
+                assert _is_unsure(peer, near)
             finally:
                 cluster.zookeeper.pause(False)
         wait_until(lambda: not any(key.startswith((DATA, STAGING)) for key in rows(cluster)), "all of it is removed")
@@ -145,7 +149,7 @@ def test_what_a_job_has_staged_goes_also_while_its_coordinator_is_not_sure_that_
 def test_a_job_waits_for_replicas_and_writes_nothing_meanwhile(cluster: ClusterProcesses) -> None:
     client = blocking.connect(cluster.native, timeout=LONG_S)
     with client:
-        client.commit_staged("first", [])  # so that the topic of jobs is there
+        client.commit_staged("first", [])  # makes the topic of jobs
         coordinating = coordinator(cluster, "job")
         other, away = (id for id in cluster.brokers if id != coordinating)
         topic = NewTopic(
@@ -182,7 +186,7 @@ def disk(tmp_path: Path) -> Iterator[Tmpfs]:
 
 @pytest.fixture
 def with_small_disk(tmp_path: Path, disk: Tmpfs, shared_processes: SharedProcesses) -> Iterator[ClusterProcesses]:
-    """Broker 2 has a small disk."""
+    """A cluster in which broker 2 has a small disk."""
     folder = tmp_path / "cluster"
     folder.mkdir()
     (disk.folder / "broker-2").mkdir()
@@ -192,7 +196,7 @@ def with_small_disk(tmp_path: Path, disk: Tmpfs, shared_processes: SharedProcess
 
 
 def fill(disk: Tmpfs) -> None:
-    """Other programs fill it to the last byte."""
+    """Fills the disk to the last byte, as other programs may do."""
     with (disk.folder / "others").open("ab", buffering=0) as file:
         try:
             while True:
@@ -202,8 +206,8 @@ def fill(disk: Tmpfs) -> None:
 
 
 def test_a_full_disk_of_one_broker(with_small_disk: ClusterProcesses, disk: Tmpfs) -> None:
-    """A job waits while it goes to a partition that the broker leads. Jobs that the broker coordinates can be dropped,
-    and groups commit their offsets there: neither needs room for events."""
+    """A job waits if it has events for a partition that this broker leads. But jobs that the broker coordinates can be
+    dropped, and groups can commit their offsets there, because neither needs room for events."""
     cluster, full = with_small_disk, 2
     with blocking.connect(cluster.native, timeout=LONG_S) as client:
         client.commit_staged("first", [])

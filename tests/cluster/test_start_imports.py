@@ -1,5 +1,5 @@
-"""What a broker of a cluster has in memory once it takes requests: as tests/test_start_imports.py, but what a cluster
-needs."""
+"""What a broker of a cluster has imported once it takes requests. It is the same as in tests/test_start_imports.py, and
+what a cluster needs."""
 
 from __future__ import annotations
 

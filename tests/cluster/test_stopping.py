@@ -1,4 +1,5 @@
-"""A broker ends soon after SIGTERM, whatever of its cluster is away: what waits for others must not hold it up."""
+"""A broker ends soon after SIGTERM, whatever part of its cluster is away. Requests that wait for others must not hold
+it up."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tests.cluster.brokers import ClusterProcesses, brokers
 from tests.cluster.test_cluster import leaders
 from tests.cluster.zookeeper import Missing
 
-SOON_S = 30.0  # requests in flight have 6 s to end, ZooKeeper 2 s to answer; the rest is for a busy machine
+SOON_S = 30.0  # 6 s for requests in flight, 2 s for ZooKeeper's answer, and the rest for a busy machine
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_it_ends_while_a_condition_waits_for_a_commit_that_never_comes(cluster: 
             os.kill(pid, signal.SIGSTOP)
         try:
             before = plain.send("1", key="k")
-            time.sleep(0.5)  # the condition comes after it
+            time.sleep(0.5)  # so that the condition comes later
             after = conditional.send("2", key="k2", expect="absent")
             time.sleep(0.5)
             assert not before.done()

@@ -1,4 +1,5 @@
-"""The port `Store`: both carriers keep what it says. And the mirror's image is that of the tree, whatever happens."""
+"""The port `Store`: both implementations (`carrier`) do what it says. And the mirror's image is equal to the tree,
+whatever happens."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ def carrier(request: pytest.FixtureRequest, tmp_path: Path, chroot: str) -> Call
 
 
 async def rooted(store: Store) -> None:
-    """Makes the znodes that always exist, where they are missing."""
+    """Makes the znodes that always exist, if they are missing."""
     for path in paths.ROOTS:
         with contextlib.suppress(RefusedMulti):
             await store.multi([Create(path)])
@@ -140,7 +141,7 @@ async def test_a_broker_sees_what_another_has_written(shared_zookeeper: ZooKeepe
 
 @trio_test
 async def test_a_topic_made_anew_has_its_states_even_if_they_are_as_before(carrier: Callable[[], Any]) -> None:
-    """Whoever was away meanwhile sees both at once."""
+    """A broker that was away meanwhile sees the deletion and the new topic at once."""
     state, partition = paths.state("t", 0), paths.partition("t", 0)
     states = [Create(partition), Create(state, write_state(PartitionState(1, 0, 1, (1,))))]
     async with carrier() as store:
@@ -157,7 +158,7 @@ async def test_a_topic_made_anew_has_its_states_even_if_they_are_as_before(carri
 
 @trio_test
 async def test_who_knows_a_topic_as_it_was_changes_none_that_was_made_anew(carrier: Callable[[], Any]) -> None:
-    """Its znodes have the same versions."""
+    """The znodes of the new topic have the same versions."""
     state, partition = paths.state("t", 0), paths.partition("t", 0)
     states = [Create(partition), Create(state, write_state(PartitionState(1, 0, 1, (1,))))]
     async with carrier() as store:
@@ -205,7 +206,7 @@ async def test_an_expired_session_is_told(shared_zookeeper: ZooKeeperServer, chr
 
 
 def change(tree: Tree, chance: random.Random) -> list[Operation]:
-    """One to four operations that the tree takes: topics, states, settings, brokers."""
+    """Random operations that the tree accepts: on a topic, the state of a partition, or settings."""
     name = f"t{chance.randrange(4)}"
     path = paths.topic(name)
     if tree.get(path) is None:
@@ -229,8 +230,8 @@ def change(tree: Tree, chance: random.Random) -> list[Operation]:
 async def test_the_image_follows_through_lost_connections(
     shared_zookeeper: ZooKeeperServer, chroot: str, seed: int
 ) -> None:
-    """One client changes the tree; a mirror whose connection is cut again and again ends with the same image, and each
-    image on the way is one that the tree had."""
+    """One client changes the tree. A mirror whose connection is cut again and again has the same image at the end, and
+    each image meanwhile is one that the tree had."""
     chance = random.Random(seed)
     proxy = Proxy(shared_zookeeper.address)
     async with trio.open_nursery() as nursery:

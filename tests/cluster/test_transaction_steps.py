@@ -1,5 +1,5 @@
-"""A transaction is decided once and wholly, wherever its coordinator or a leader dies, and if a coordinator that was
-deposed goes on."""
+"""A transaction is decided once and wholly, at whatever step its coordinator or a leader dies, and even if a deposed
+coordinator goes on."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def cluster(tmp_path: Path, shared_zookeeper: ZooKeeperServer) -> Iterator[Clust
 
 
 class Work:
-    """Transactions of one producer, each of which writes to all partitions and commits an offset; and what readers must
-    see of them."""
+    """Transactions of one producer, and what readers must see of them. Each transaction writes to all partitions, and
+    commits an offset."""
 
     def __init__(self, cluster: ClusterProcesses, *, bumps: bool = False) -> None:
         self.cluster = cluster
         self.producer = ScatteredProducer(cluster, "x", bumps=bumps).init()
         self.committed: list[bytes] = []
-        self.offset = -1  # of the group
+        self.offset = -1  # the committed offset of the group
         self._number = 0
 
     def do(self) -> bytes:
-        """All of the next transaction but its end. Gives its value."""
+        """Does all of the next transaction except its end; returns the value that it has written."""
         self._number += 1
         value, producer = b"%d" % self._number, self.producer
         if not producer.bumps:
@@ -73,7 +73,8 @@ class Work:
             self.offset = self._number
 
     def check(self, commit: bool) -> None:
-        """All replicas are there. It is ended as was decided, in all partitions, and nothing else is seen."""
+        """Waits until all replicas are in sync. Checks that the transaction has ended as decided in all partitions, and
+        that readers see nothing else."""
         cluster = self.cluster
         done = "CompleteCommit" if commit else "CompleteAbort"
         wait_until(lambda: self.producer.state() == done, f"it is {done}")
@@ -86,7 +87,7 @@ class Work:
 
 
 def committed_offset(cluster: ClusterProcesses) -> int:
-    """What the group's coordinator tells, once it is sure that nothing is staged."""
+    """The committed offset of the group. Waits until its coordinator knows that no offset is staged."""
     found: list[int] = []
 
     def ask() -> bool:
@@ -109,7 +110,7 @@ def test_the_coordinator_dies_between_any_two_steps(cluster: ClusterProcesses, c
     make_topic(cluster, "t")
     work = Work(cluster, bumps=bumps)
     for step, times in some(AT_COORDINATOR, 2, first=commit):
-        cluster.spread("t")  # so that there are markers for two others
+        cluster.spread("t")  # so that the coordinator sends markers to two other brokers
         value = work.do()
         broker = cluster.brokers[coordinator_of(cluster, "x")]
         decided, done = ("PrepareCommit", "CompleteCommit") if commit else ("PrepareAbort", "CompleteAbort")
@@ -139,9 +140,10 @@ def test_a_leader_dies_at_any_step_of_a_marker(cluster: ClusterProcesses, commit
 
 
 def test_markers_of_a_coordinator_that_was_deposed_are_refused(cluster: ClusterProcesses) -> None:
-    """It stops for longer than its session, right before it sends them. Meanwhile the next coordinator completes the
-    transaction, and the producer begins another, which is aborted. When it goes on, it sends them, or learns first that
-    it was deposed; so the test sends one of them, too."""
+    """The coordinator stops for longer than its session, right before it sends its markers. Meanwhile the next
+    coordinator completes the transaction, and the producer begins another one, which is aborted. When the old
+    coordinator goes on, it sends its markers, or learns first that it was deposed. So the test sends one of these
+    markers, too."""
     make_topic(cluster, "t")
     work = Work(cluster)
     value = work.do()
@@ -157,15 +159,16 @@ def test_markers_of_a_coordinator_that_was_deposed_are_refused(cluster: ClusterP
         aborted = work.do()
     assert work.producer.mark("t", 0, True, epoch, number=1) == Code.TRANSACTION_COORDINATOR_FENCED
     for topic in ("t", TRANSACTIONS):
-        cluster.until_in_sync(topic)  # so it knows who coordinates now
+        cluster.until_in_sync(topic)  # then the old coordinator knows the new one
     work.end(aborted, False)
     work.check(False)
 
 
 @pytest.mark.parametrize("bumps", [True, False])
 def test_a_marker_that_comes_late_does_not_end_the_next_transaction(cluster: ClusterProcesses, bumps: bool) -> None:
-    """Its sender has given up waiting and sent it again, and the producer has gone on: what the leader knows the next
-    transaction by is its epoch, for producers that get another one each time, else its number."""
+    """The marker's sender did not wait for it any longer and sent it again, and the producer has gone on. The leader
+    tells transactions apart by their epochs if the producer gets another epoch each time, and otherwise by their
+    numbers."""
     make_topic(cluster, "t")
     work = Work(cluster, bumps=bumps)
     work.end(work.do(), True)

@@ -22,12 +22,13 @@ from tests.cluster.zookeeper import Missing
 from tests.long import LONG, some
 from tests.process import PATIENCE, wait_until
 
-EACH_ROUND = 60  # orders
-DEBUGGING = -2  # as a replica's id: followers tell, too
+EACH_ROUND = 60  # the number of orders in a round
+DEBUGGING = -2  # a replica id with which followers answer, too
 
 
 def check_nothing_is_open(cluster: ClusterProcesses, topic: str) -> None:
-    """The last stable offset of each replica that runs is its high watermark, and that of its leader."""
+    """Checks that no transaction is open in the topic: at each running replica, the last stable offset is the high
+    watermark, and both are equal to the leader's."""
     for index, partition in cluster.partitions(topic).items():
         with cluster.asked(leader_of(cluster, topic, index)) as raw:
             [found] = raw.ask(ApiKey.DESCRIBE_PRODUCERS, {"topics": [{"name": topic, "partition_indexes": [index]}]})[
@@ -48,7 +49,7 @@ def check_nothing_is_open(cluster: ClusterProcesses, topic: str) -> None:
 
 
 def ends_at(cluster: ClusterProcesses, broker: int, topic: str, index: int) -> tuple[int, int]:
-    """The high watermark and the last stable offset that one replica knows, which need not lead."""
+    """The high watermark and the last stable offset of one replica, which need not be the leader."""
     partition = {"partition": index, "fetch_offset": 0, "partition_max_bytes": 0}
     body = {
         "replica_id": DEBUGGING,
@@ -94,7 +95,7 @@ def test_money_moves_while_coordinator_and_leaders_are_killed(cluster: ClusterPr
     with Mover(cluster.kafka, "mover") as mover:
         for _ in range(2 if LONG else 1):
             for kind in ("coordinator", "leader", "both"):
-                cluster.spread(ACCOUNTS)  # so that others lead, too, than the coordinator
+                cluster.spread(ACCOUNTS)  # so that not only the coordinator leads partitions
                 place_orders(cluster, placed, EACH_ROUND)
                 placed += EACH_ROUND
                 before = mover.done
@@ -106,7 +107,7 @@ def test_money_moves_while_coordinator_and_leaders_are_killed(cluster: ClusterPr
                 killed = {"coordinator": [at], "leader": [leader], "both": [at, leader]}[kind]
                 for id in killed:
                     cluster.brokers[id].kill()
-                if kind != "both":  # with one broker of three nothing can be committed
+                if kind != "both":  # if only one of three brokers runs, nothing can be committed
                     until_all_is_read(cluster, placed, 90)
                 for id in killed:
                     cluster.brokers[id].begin()
@@ -120,9 +121,11 @@ def test_money_moves_while_coordinator_and_leaders_are_killed(cluster: ClusterPr
 
 
 def values(cluster: ClusterProcesses, topic: str, index: int) -> list[bytes]:
-    """What a reader of committed events sees of a partition, up to its end as of now; it waits until all is decided."""
+    """The values that a reader of committed events gets, up to the present end of the partition. Waits until all
+    transactions below it are decided."""
     settings = {"bootstrap.servers": cluster.kafka, "group.id": "r", "fetch.wait.max.ms": 10}
-    anything = Consumer({**settings, "isolation.level": "read_uncommitted"})  # the other is told no undecided end
+    # The other reader's end is before undecided events.
+    anything = Consumer({**settings, "isolation.level": "read_uncommitted"})
     try:
         _, stop = ends(anything, topic, index)
     finally:
@@ -143,11 +146,12 @@ def values(cluster: ClusterProcesses, topic: str, index: int) -> list[bytes]:
 
 @pytest.mark.parametrize("bumps", [False, True])
 def test_a_batch_under_another_transactional_id_is_refused(cluster: ClusterProcesses, bumps: bool) -> None:
-    """Also if a new leader has not been told yet whose transaction is open in its log; who has it goes on there."""
+    """It is refused even if a new leader does not know yet whose transaction is open in its log. The transaction's own
+    producer can go on there."""
     topic = f"of-others-{bumps}"
     make_topic(cluster, topic)
     producer, other = (ScatteredProducer(cluster, f"{name}-{bumps}", bumps=bumps).init() for name in ("hers", "his"))
-    assert other.add((topic, 0)) == Code.NONE  # he has a transaction there, too
+    assert other.add((topic, 0)) == Code.NONE  # the other producer has a transaction there, too
 
     def tries() -> None:
         other.id, other.epoch = producer.id, producer.epoch
@@ -189,7 +193,7 @@ def test_late_batches_and_zombies_are_refused(cluster: ClusterProcesses) -> None
     wait_until(lambda: one.state() == "CompleteCommit", "it is committed")
     assert one.write("t", 0, b"late") == Code.TRANSACTION_ABORTABLE
 
-    # A coordinator that was deposed would end the next transaction by the decision about the last one.
+    # A deposed coordinator would end the next transaction as it has decided about the last one.
     assert one.add(("t", 0)) == Code.NONE
     assert one.write("t", 0, b"aborted") == Code.NONE
     assert one.mark("t", 0, commit=True, coordinator_epoch=-1) == Code.TRANSACTION_COORDINATOR_FENCED
@@ -213,7 +217,7 @@ def test_late_batches_and_zombies_are_refused(cluster: ClusterProcesses) -> None
 
 @pytest.mark.parametrize("commit", some([True, False], 2))
 def test_the_next_coordinator_completes_what_was_decided(cluster: ClusterProcesses, commit: bool) -> None:
-    """The coordinator dies between its decision and the last marker: one partition's leader was away."""
+    """The coordinator dies between its decision and the last marker, because the leader of one partition was away."""
     make_topic(cluster, "t")
     one = ScatteredProducer(cluster, "x").init()
     cluster.until_in_sync(TRANSACTIONS)
@@ -234,7 +238,7 @@ def test_the_next_coordinator_completes_what_was_decided(cluster: ClusterProcess
 
 
 def make_alone(cluster: ClusterProcesses, broker: int) -> None:
-    """The topic "alone": one partition that only this broker has."""
+    """Makes the topic "alone" with one partition, which has its only replica on this broker."""
     assigned = [{"partition_index": 0, "broker_ids": [broker]}]
     topic = {"name": "alone", "num_partitions": -1, "replication_factor": -1, "assignments": assigned, "configs": []}
     with cluster.asked(broker) as raw:
@@ -261,7 +265,7 @@ def test_transactions_go_on_while_zookeeper_is_away(tmp_path: Path) -> None:
             one = ScatteredProducer(cluster, "x").init()
             os.kill(cluster.zookeeper.pid, signal.SIGSTOP)
             try:
-                time.sleep(2)  # the read leases end
+                time.sleep(2)  # the leases for reads end in this time
                 assert one.add(("t", 0), ("t", 1)) == Code.NONE
                 assert one.write("t", 0) == one.write("t", 1) == Code.NONE
                 assert one.end(commit=True) == Code.NONE

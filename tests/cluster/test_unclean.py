@@ -1,5 +1,6 @@
-"""An unclean election takes acknowledged events from a topic's log. What comes in their place reaches all who had read
-those: groups go back to where the log was cut, and a watch ends, since its table is not the topic's any more."""
+"""An unclean election takes acknowledged events from a topic's log. Clients that have read the lost events must also
+get the events that come in their place. So groups go back to where the log was cut. A watch ends, because its table is
+not the topic's any more."""
 
 from __future__ import annotations
 
@@ -31,9 +32,10 @@ from tests.kafka.test_latest_wire import following, rows
 from tests.process import wait_until
 
 LONG_S = 60.0
-FIRST, LOST, THIRD = 1, 2, 3  # the leader that dies; who lacks events, and leads then; and one without a replica
-KEPT, GONE, NEW = 20, 10, 5  # events that both have, that only the first one has, and that come in their place
-TABLE = dict.fromkeys(map(str, range(KEPT)), "kept")  # of the first ones
+# FIRST: the leader that dies. LOST: the broker that lacks events, and leads then. THIRD: a broker without a replica.
+FIRST, LOST, THIRD = 1, 2, 3
+KEPT, GONE, NEW = 20, 10, 5  # numbers of events: that both have, that only FIRST has, and that come in their place
+TABLE = dict.fromkeys(map(str, range(KEPT)), "kept")  # the table of the kept events
 _numbers = count(1)
 Order = Literal["none", "key"]
 
@@ -48,7 +50,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedPr
 
 
 def write(cluster: ClusterProcesses, topic: str, count: int, value: bytes, key: bytes | None = None) -> None:
-    """`key`: of all events; None: each has its own."""
+    """Writes `count` events. `key`: the key of all events; None: each event has its own key."""
     [found] = cluster.partitions(topic).values()
     keys = [b"%d" % n if key is None else key for n in range(count)]
     data = batch.encode(keys, [value] * count, timestamps=1_700_000_000_000)
@@ -72,27 +74,26 @@ class Scene(NamedTuple):
         return cls(cluster, topic)
 
     def name_at(self, internal: str, broker: int) -> str:
-        """A group's that this broker coordinates, or keeps the states of."""
+        """The name of a group that this broker coordinates, or whose states it keeps."""
         return next(name for n in _numbers if leader_of(self.cluster, internal, name := f"g{n}") == broker)
 
     def led_by(self) -> int:
         return self.cluster.partitions(self.topic)[0].leader
 
     def write_alone(self) -> None:
-        """Events that only the first leader has."""
+        """Writes events that only the first leader has."""
         self.cluster.brokers[LOST].kill()
         wait_until(lambda: self.cluster.partitions(self.topic)[0].isrs == [FIRST], "it is alone", LONG_S)
         write(self.cluster, self.topic, GONE, b"gone", b"gone")
 
     def lose(self) -> None:
-        """The other one leads, without these."""
+        """Lets the other broker lead, which lacks these events."""
         self.cluster.brokers[FIRST].kill()
         self.cluster.brokers[LOST].start()
         wait_until(lambda: self.led_by() == LOST, "who lacks events leads", LONG_S)
 
     def share(self, group: str) -> list[int]:
-        """The offsets of what a member of a share group gets, which are acknowledged: of one fetch, once it brings
-        something."""
+        """Fetches as a member of a share group until records come, and acknowledges them. Returns their offsets."""
         coordinator = partial(leader_of, self.cluster, OFFSETS, group)
         wait_until(lambda: coordinator() in self.cluster.running, "there is a coordinator", LONG_S)
         with self.cluster.asked(self.led_by()) as raw, self.cluster.asked(coordinator()) as its:
@@ -109,7 +110,7 @@ class Scene(NamedTuple):
         return [offset for first, last, _ in found for offset in range(first, last + 1)]
 
     def latest(self) -> dict[str, str | None]:
-        """The topic's table, as one has it who reads all of it from its leader; {}: it can't be had now."""
+        """The topic's table, read as TOPIC@latest from its leader. {}: it can't be read now."""
         table: dict[str, str | None] = {}
         with self.cluster.asked(self.led_by()) as raw:
             offset, end = 0, 1
@@ -132,7 +133,7 @@ class Scene(NamedTuple):
 
 @contextlib.contextmanager
 def scene(cluster: ClusterProcesses) -> Iterator[Scene]:
-    """It is healed at the end. Each broker leads internal partitions again."""
+    """A scene that is healed at the end. At its beginning each broker leads internal partitions."""
     found = Scene.made(cluster)
     before = {index: each.replicas for index, each in cluster.partitions(SHARES).items()}
     for topic in (OFFSETS, SHARES):
@@ -149,7 +150,8 @@ def scene(cluster: ClusterProcesses) -> Iterator[Scene]:
 
 @pytest.mark.parametrize("coordinator", [LOST, THIRD])
 def test_groups_get_what_comes_in_place_of_lost_events(cluster: ClusterProcesses, coordinator: int) -> None:
-    """Whether their coordinator leads the topic then, or asks its leader. Groups with members, and without."""
+    """This is so if the groups' coordinator leads the topic then, and if it reads from the topic's leader. One group
+    has a member meanwhile, and one has none."""
     with scene(cluster) as made, blocking.connect(cluster.native, timeout=LONG_S) as client:
         busy, idle = made.name_at(SHARES, THIRD), made.name_at(SHARES, THIRD)
         with consumer(client, made.topic, busy) as reader:
@@ -172,7 +174,8 @@ def test_groups_get_what_comes_in_place_of_lost_events(cluster: ClusterProcesses
 def test_groups_get_all_of_a_log_that_has_grown_beyond_them(
     cluster: ClusterProcesses, coordinator: int, order: Order
 ) -> None:
-    """The new log is longer than the old one was before they look again, or while a member polls all the time."""
+    """The new log becomes longer than the old one was before a group reads again, or while its member polls all the
+    time."""
     new = list(range(KEPT, KEPT + GONE + NEW))
     with scene(cluster) as made, blocking.connect(cluster.native, timeout=LONG_S) as client:
         busy, idle, fresh = (made.name_at(SHARES, THIRD) for _ in range(3))
@@ -183,7 +186,7 @@ def test_groups_get_all_of_a_log_that_has_grown_beyond_them(
             with consumer(client, made.topic, idle, order=order) as other:
                 take(other, KEPT + GONE)
             with consumer(client, made.topic, fresh, start="latest", order=order):
-                pass  # it has read nothing, and gets what comes from now on
+                pass  # this group has read nothing, and gets the events that come from now on
             with polling(reader) as got:
                 made.lose()
                 write(cluster, made.topic, GONE + NEW, b"new")
@@ -217,7 +220,7 @@ def test_an_ack_for_a_lost_event_is_none_for_the_one_in_its_place(cluster: Clust
 
 
 def test_what_was_not_acknowledged_comes_again_though_nothing_new_is_written(cluster: ClusterProcesses) -> None:
-    """To a group whose coordinator has a replica of the new log, which has no event of its leader's epoch yet."""
+    """The group's coordinator has a replica of the new log. This log has no event of its leader's epoch yet."""
     with scene(cluster) as made, blocking.connect(cluster.native, timeout=LONG_S) as client:
         group = made.name_at(SHARES, FIRST)
         cluster.brokers[LOST].kill()
@@ -244,7 +247,8 @@ def test_what_was_not_acknowledged_comes_again_though_nothing_new_is_written(clu
 
 
 def test_brokers_of_earlier_versions_can_read_positions(cluster: ClusterProcesses) -> None:
-    """Leader epochs are where those do not look. One that can't read a state leaves it out: the group begins anew."""
+    """Leader epochs are in headers, which earlier versions do not read. A broker that can't read a state leaves it out,
+    and the group begins anew."""
     with scene(cluster) as made, blocking.connect(cluster.native, timeout=LONG_S) as client:
         native, share = made.name_at(SHARES, THIRD), made.name_at(SHARES, THIRD)
         with consumer(client, made.topic, native) as reader:
@@ -259,7 +263,7 @@ def test_brokers_of_earlier_versions_can_read_positions(cluster: ClusterProcesse
 
 
 def last_state(cluster: ClusterProcesses, group: str, topic: str) -> tuple[bytes, Headers]:
-    """Of a group in the topic's partition, as it is kept, without the topic's id; and its headers."""
+    """(the last state of a group in the topic's partition as it is kept, without the topic's id; its headers)."""
     key, index = group_key(STATE, group, topic, 0), partition_of(group, len(cluster.partitions(SHARES)))
     found: tuple[bytes, Headers] = b"", ()
     with cluster.asked(leader_of(cluster, SHARES, group)) as raw:
@@ -278,7 +282,7 @@ def last_state(cluster: ClusterProcesses, group: str, topic: str) -> tuple[bytes
 
 
 def test_a_reader_is_told_where_the_log_was_cut(cluster: ClusterProcesses) -> None:
-    """Although the new log is longer by now than what it has read of the old one."""
+    """It is told so even if the new log is longer by now than the part of the old one that it has read."""
     with scene(cluster) as made, blocking.connect(cluster.native, timeout=LONG_S) as client:
         with client.consumer(made.topic, start="earliest") as reader:
             read(reader, KEPT)
@@ -308,7 +312,7 @@ def test_no_lost_event_comes_from_what_a_coordinator_has_read_ahead(cluster: Clu
 
 
 def move(cluster: ClusterProcesses, internal: str, *groups: str) -> None:
-    """Makes the broker that leads the topic then the coordinator of these groups, too."""
+    """Makes LOST, the broker that leads the topic now, the coordinator of these groups, too."""
     indexes = {partition_of(group, len(cluster.partitions(internal))) for group in groups}
     reassign(cluster, internal, {index: [LOST, THIRD] for index in indexes})
     elect(cluster, internal, indexes)
@@ -329,7 +333,7 @@ def reassign(cluster: ClusterProcesses, topic: str, replicas: Mapping[int, list[
 
 
 def elect(cluster: ClusterProcesses, topic: str, indexes: Collection[int]) -> None:
-    """Has the preferred replicas of these partitions lead."""
+    """Lets the preferred replicas of these partitions lead."""
     body = {"election_type": 0, "topic_partitions": [{"topic": topic, "partitions": [*indexes]}]}
     with cluster.asked(LOST) as raw:
         raw.ask(ApiKey.ELECT_LEADERS, {"timeout_ms": 30_000, **body})
@@ -350,7 +354,7 @@ def test_a_share_group_gets_what_comes_in_place_of_lost_events(cluster: ClusterP
 
 
 def test_the_table_that_a_broker_has_made_of_lost_events_is_given_to_nobody(cluster: ClusterProcesses) -> None:
-    """It lives on, and leads again later, when the log has as many events as it had."""
+    """This broker lives on, and leads again when the new log has as many events as its old one had."""
     with scene(cluster) as made:
         made.write_alone()
         wait_until(lambda: made.latest() == {**TABLE, "gone": "gone"}, "its table is made", LONG_S)
@@ -388,7 +392,7 @@ def test_a_watch_of_what_was_lost_ends(cluster: ClusterProcesses) -> None:
 
 
 def test_a_watch_that_goes_on_late_ends_too(cluster: ClusterProcesses) -> None:
-    """Although the new log is longer by then than what it has told of the old one."""
+    """It ends even if the new log is longer by then than the part of the old one that the watch has shown."""
     with (
         scene(cluster) as made,
         blocking.connect(cluster.native, timeout=LONG_S) as client,
@@ -419,7 +423,7 @@ def consumer(
 
 @contextlib.contextmanager
 def polling(consumer: Consumer) -> Iterator[list[Event]]:
-    """Meanwhile it polls all the time. Gives what it has got, and has acknowledged."""
+    """Polls and acknowledges all the time during the block. Yields the list of the events that it has got."""
     got: list[Event] = []
     over = threading.Event()
 
@@ -437,19 +441,19 @@ def polling(consumer: Consumer) -> Iterator[list[Event]]:
 
 
 def read(consumer: Consumer, count: int) -> set[bytes | None]:
-    """The values of so many events."""
+    """Reads `count` events; returns their values."""
     events = polled(consumer, count)
     assert len(events) == count
     return {each.value for each in events}
 
 
 def take(consumer: Consumer, count: int) -> set[bytes | None]:
-    """The values of so many events, which are acknowledged durably."""
+    """Polls until there are `count` events, and acknowledges them durably; returns their values."""
     return {each.value for each in taken(consumer, count)}
 
 
 def polled(consumer: Consumer, count: int) -> list[Event]:
-    """So many events."""
+    """Polls until there are `count` events; returns them."""
     found: list[Event] = []
 
     def look() -> bool:
@@ -461,7 +465,7 @@ def polled(consumer: Consumer, count: int) -> list[Event]:
 
 
 def taken(consumer: Consumer, count: int) -> list[Event]:
-    """So many events, which are acknowledged durably."""
+    """Polls until there are `count` events, and acknowledges them durably; returns them."""
     found: list[Event] = []
 
     def look() -> bool:

@@ -25,7 +25,8 @@ def cluster(lasting: ClusterProcesses) -> ClusterProcesses:
 
 
 def test_a_table_that_was_off_for_a_while_is_whole_again(cluster: ClusterProcesses, client: blocking.Client) -> None:
-    """All keys are in their own partitions, so nobody need ask others for them: scans and conditions work as before."""
+    """All keys are in their own partitions, so no broker has to ask others for them. Scans and conditions work as
+    before."""
     client.create_topic("off", PARTITIONS)
     cluster.until_in_sync("off")
     table = client.table("off")
@@ -72,7 +73,7 @@ def test_a_stray_that_came_while_there_was_no_view_is_found(cluster: ClusterProc
 def test_a_topic_of_an_earlier_version_may_have_strays_once_its_view_was_off(
     cluster: ClusterProcesses, client: blocking.Client
 ) -> None:
-    """Its leaders looked at no keys while there was no view."""
+    """The leaders of the earlier version did not look at keys while there was no view."""
     client.create_topic("earlier", PARTITIONS)
     cluster.until_in_sync("earlier")
     kazoo = KazooClient(hosts=cluster.brokers[1].settings["zookeeper_connect"])

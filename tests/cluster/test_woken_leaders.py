@@ -23,12 +23,13 @@ from tests.kafka.raw import Raw, fetch
 from tests.peer import Peer
 from tests.process import wait_until
 
-OLD = 7  # events of the topic that is deleted
-ELSEWHERE = (Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_TOPIC_OR_PARTITION)  # where it does not have the new one yet
+OLD = 7  # the number of events in the topic that is deleted
+# The errors of a broker that does not have the new topic's partition. The second: it does not know the new topic yet.
+ELSEWHERE = (Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 def create(cluster: ClusterProcesses, at: int, name: str, broker: int, *others: int) -> None:
-    """A topic with one partition that this broker leads; `others` have replicas, too."""
+    """Makes a topic with one partition that this broker leads. `others`: brokers that have replicas, too."""
     assignments = [{"partition_index": 0, "broker_ids": [broker, *others]}]
     topic = {"name": name, "num_partitions": -1, "replication_factor": -1, "assignments": assignments, "configs": []}
     with cluster.asked(at) as raw:
@@ -51,7 +52,7 @@ def delete(cluster: ClusterProcesses, at: int, name: str) -> None:
 
 
 def produced(raw: Raw) -> int:
-    """The answer to what `send` has sent."""
+    """The code of the answer to what `send` has sent."""
     [told] = raw.receive()["responses"]
     return int(told["partition_responses"][0]["error_code"])
 
@@ -63,7 +64,8 @@ def send(raw: Raw, topic: str, value: bytes) -> None:
 
 
 def publish(raw: Raw, topic: str, value: bytes) -> None:
-    """It may know that it leads a moment before it does."""
+    """Writes an event. Tries again, because a broker may begin to lead a moment after it knows that it is the
+    leader."""
 
     def is_taken() -> bool:
         send(raw, topic, value)
@@ -75,7 +77,8 @@ def publish(raw: Raw, topic: str, value: bytes) -> None:
 def test_what_comes_to_a_topic_that_was_made_anew_is_not_acknowledged_by_the_one_before(
     cluster: ClusterProcesses,
 ) -> None:
-    """Its only replica is on a broker that stood still: it still has the deleted topic when it wakes up."""
+    """The only replica of the old topic is on a broker that stood still. When it wakes up, it still has the deleted
+    topic."""
     create(cluster, 1, "t", 3)
     with Raw(str(cluster.brokers[3].settings["listen_kafka"])) as raw:
         publish(raw, "t", b"old")
@@ -93,7 +96,7 @@ def test_what_comes_to_a_topic_that_was_made_anew_is_not_acknowledged_by_the_one
 
 
 def asked_by_name(name: str) -> list[tuple[ApiKey, dict[str, Any], int]]:
-    """Kafka's requests that tell of what a topic has, and name it: in the newest versions that do so."""
+    """Kafka's requests for the content of a topic that name the topic, in the newest versions that do so."""
     place = {"partition": 0, "partition_index": 0, "timestamp": -1, "leader_epoch": 0, "offset": OLD}
     named = {"name": name, "topic": name, "partitions": [place]}
     by_time = {**named, "partitions": [{**place, "timestamp": 0}]}
@@ -113,8 +116,8 @@ def told_of_partition(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_who_names_a_topic_is_told_nothing_of_the_one_before(cluster: ClusterProcesses) -> None:
-    """The only replica of the topic that was deleted is on a broker that stood still. What came to it meanwhile names
-    the topic that there is now, whose partition is on another broker."""
+    """The only replica of the deleted topic is on a broker that stood still. Requests that came to it meanwhile name
+    the topic that exists now, and its partition is on another broker."""
     create(cluster, 1, "t", 3)
     settings = cluster.brokers[3].settings
     with ExitStack() as opened, Raw(str(settings["listen_kafka"])) as raw:
@@ -153,7 +156,7 @@ def test_who_names_a_topic_is_told_nothing_of_the_one_before(cluster: ClusterPro
 
 
 def test_a_topic_is_made_anew_only_once_nobody_leads_the_one_before(cluster: ClusterProcesses) -> None:
-    """Its leader does not hear of ZooKeeper any more, so it leads what was deleted until its session is over."""
+    """The old leader does not hear from ZooKeeper any more, so it leads the deleted topic until its session is over."""
     with cut_off(cluster, 3) as cut:
         create(cluster, 1, "t", 3)
         with cluster.asked(3) as raw, cut():
@@ -165,7 +168,7 @@ def test_a_topic_is_made_anew_only_once_nobody_leads_the_one_before(cluster: Clu
 
 
 def test_a_client_that_knows_only_a_broker_that_is_cut_off_finds_who_leads(cluster: ClusterProcesses) -> None:
-    """That broker tells it for as long that it leads itself."""
+    """The broker that is cut off goes on saying that it is the leader."""
     with cut_off(cluster, 3) as cut:
         create(cluster, 1, "led", 3, 1, 2)
         cluster.until_in_sync("led")
@@ -195,7 +198,8 @@ def test_a_client_that_knows_only_a_broker_that_is_cut_off_finds_who_leads(clust
 
 
 def test_a_client_that_knows_only_a_broker_that_is_cut_off_changes_topics_by_others(cluster: ClusterProcesses) -> None:
-    """While ZooKeeper is away they all refuse: the client asks again, but not without a pause, and says why."""
+    """While ZooKeeper is away, all brokers refuse changes. The client asks again, but not without a pause, and its
+    error says why."""
     with cut_off(cluster, 3) as cut, blocking.connect(cluster.brokers[3].address, timeout=4) as client:
         client.create_topic("before", 1, replication_factor=2)
         cluster.until_in_sync("before")
@@ -232,8 +236,8 @@ def _asked(cluster: ClusterProcesses, request: str) -> int:
 
 
 def test_who_reads_up_to_now_ends_where_the_leader_says_that_is_sure_to_be_it(cluster: ClusterProcesses) -> None:
-    """A batch of Spark, or a native reader. One that does not know yet that another one leads tells the end of its own
-    log: more was acknowledged since."""
+    """The reader is a batch of Spark, or a native reader. A broker that does not know yet that another one leads tells
+    the end of its own log, but more events were acknowledged since."""
     with cut_off(cluster, 3) as cut:
         create(cluster, 1, "ends", 3, 1, 2)
         with cluster.asked(3) as raw:

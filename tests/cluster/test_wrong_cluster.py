@@ -1,4 +1,5 @@
-"""Brokers whose ZooKeeper was emptied, or whose path in it or id is wrong: they do not start, and lose nothing."""
+"""Brokers do not start, and lose nothing, if their ZooKeeper was emptied, or if their id or their path in ZooKeeper is
+wrong."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def test_brokers_of_another_cluster_do_not_start(tmp_path: Path) -> None:
             for each in cluster.brokers.values():
                 assert each.stop() == 0
             right = cluster.brokers[1].settings["zookeeper_connect"]
-            for each in cluster.brokers.values():  # a wrong path
+            for each in cluster.brokers.values():  # each broker has a wrong path
                 each.settings["zookeeper_connect"] = f"{right}-wrong"
                 each.begin()
                 assert each.ended() != 0
@@ -66,7 +67,8 @@ def test_brokers_of_another_cluster_do_not_start(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_taken_by_its_own_broker_only(cluster: ClusterProcesses) -> None:
-    """Another one would remove its replicas. One that is alone would have none of its topics, and make others."""
+    """Another broker would remove the folder's replicas. A broker without a cluster would know none of its topics, and
+    make others."""
     writer = written(cluster, "ids")
     for each in cluster.brokers.values():
         each.kill()
@@ -99,7 +101,7 @@ def test_a_folder_is_taken_by_its_own_broker_only(cluster: ClusterProcesses) -> 
 
 @pytest.fixture
 def broker(tmp_path: Path, shared_zookeeper: ZooKeeperServer) -> Iterator[Callable[..., BrokerProcess]]:
-    """A broker that does not run yet, by its id, its folder and its cluster."""
+    """Makes a broker that does not run yet: broker(id, name of its folder, suffix of its cluster's path)."""
     with ExitStack() as stack:
 
         def made(id: int, name: str, path: str = "") -> BrokerProcess:
@@ -125,7 +127,7 @@ def is_registered(broker: BrokerProcess) -> blocking.Client:
 
 
 def was_alone(folder: Path, *topics: str) -> None:
-    """Each topic has an event."""
+    """Fills a folder by a broker that is alone. Each topic has one event."""
     with BrokerProcess(folder) as broker, blocking.connect(broker.address, timeout=PATIENCE) as client:
         for name in topics:
             client.create_topic(name, 1)
@@ -135,13 +137,13 @@ def was_alone(folder: Path, *topics: str) -> None:
 
 
 def has(client: blocking.Client, *topics: str) -> None:
-    """What `was_alone` has written."""
+    """Checks that the topics have what `was_alone` has written."""
     found = [client.table(name).get(b"k") for name in topics]
     assert [each and each.value for each in found] == [name.encode() for name in topics]
 
 
 def test_an_empty_folder_is_bound_to_nothing_while_its_id_is_in_use(broker: Callable[..., BrokerProcess]) -> None:
-    """It goes on once the other broker has ended."""
+    """The broker with the empty folder goes on once the other broker has ended."""
     one, new = broker(1, "one"), broker(1, "new")
     one.begin()
     is_registered(one).close()
@@ -157,7 +159,7 @@ def test_an_empty_folder_is_bound_to_nothing_while_its_id_is_in_use(broker: Call
 
 
 def test_a_folder_with_topics_is_no_broker_that_another_folder_was(broker: Callable[..., BrokerProcess]) -> None:
-    """Else all that it gives would count as lost with that folder."""
+    """Otherwise all its events would count as lost with that other folder."""
     was_alone((full := broker(1, "full")).data, "mine")
     one = broker(1, "one")
     one.begin()
@@ -173,7 +175,8 @@ def test_a_folder_with_topics_is_no_broker_that_another_folder_was(broker: Calla
 
 
 def test_a_join_goes_on_only_where_it_began(broker: Callable[..., BrokerProcess]) -> None:
-    """It was killed when it had given one of two topics. Meanwhile its cluster has another one of the other's name."""
+    """The broker was killed when it had given the cluster one of its two topics. Meanwhile the cluster has got a topic
+    with the name of the other one."""
     was_alone((joins := broker(1, "joins")).data, "a", "b")
     with stopping_at(joins, "gives topic", 2):
         joins.begin()

@@ -121,7 +121,7 @@ async def test_a_session_survives_connections_and_ends_with_its_time(
         await nursery.start(proxy.run)
         async with connected(proxy.address, chroot, 5000, entered=entered.append) as client:
             await client.multi([Create("/mine", owner=1)])
-            proxy.silent = True  # as a server that hangs: the client must find that out by itself
+            proxy.silent = True  # like a server that hangs: the client must find that out by itself
             with pytest.raises(ConnectionLost):
                 await client.get("/mine")
             proxy.silent = False
@@ -143,7 +143,8 @@ async def test_a_session_survives_connections_and_ends_with_its_time(
 
 @trio_test
 async def test_a_connection_cut_at_every_byte(shared_zookeeper: ZooKeeperServer, chroot: str) -> None:
-    """Each write is acknowledged, refused, or unknown; and what was unknown can be read back and gone on from."""
+    """Each write is acknowledged, or its outcome is unknown. The client can read an unknown outcome, and go on from
+    it."""
     proxy = Proxy(shared_zookeeper.address)
 
     async def count(client: ZooKeeper) -> int:
@@ -163,7 +164,8 @@ async def test_a_connection_cut_at_every_byte(shared_zookeeper: ZooKeeperServer,
             number = unknown = wrong = 0
             for way, most in (("in", 150), ("out", 190)):
                 for at in range(1, most):
-                    proxy.cut_after = way, proxy.passed[way] + at  # of this connection, and then of the next one
+                    # Cuts this connection after `at` more bytes, and perhaps the next one, too.
+                    proxy.cut_after = way, proxy.passed[way] + at
                     while proxy.cut_after is not None:
                         try:
                             await client.multi([Check("/n", number), Put("/n", b"%d" % (number + 1))])
@@ -200,7 +202,7 @@ async def test_a_request_that_zookeeper_does_not_take(shared_zookeeper: ZooKeepe
 
 @trio_test
 async def test_an_ensemble_that_loses_its_leader(tmp_path: Path) -> None:
-    """A session goes on at another server; no acknowledged write is lost, and none is done twice."""
+    """The session goes on at another server. No acknowledged write is lost, and none is done twice."""
     try:
         running = contextlib.ExitStack()
         servers = await trio.to_thread.run_sync(lambda: running.enter_context(zookeepers(tmp_path, 3)))
@@ -241,7 +243,8 @@ async def test_an_ensemble_that_loses_its_leader(tmp_path: Path) -> None:
 
 @trio_test
 async def test_a_read_that_is_cancelled_as_the_session_ends_raises_nothing() -> None:
-    """One of its requests fails, another is cancelled: the error would come in a group, which nobody expects."""
+    """One request of the read fails, and another is cancelled. The error would come in an exception group, which no
+    caller expects."""
 
     class Ending(ZooKeeper):
         async def get(self, path: str) -> Znode | None:

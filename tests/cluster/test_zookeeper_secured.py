@@ -36,7 +36,7 @@ OURS = [("digest", b"krappy:zoo-secret")]
 
 
 class Secured:
-    """A server, and the files of who connects to it."""
+    """A server with TLS, and the certificates of its clients."""
 
     def __init__(self, folder: Path) -> None:
         jars()
@@ -71,7 +71,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 @pytest.fixture
 def stranger(secured: Secured) -> Iterator[KazooClient]:
-    """It comes without TLS, and says no name."""
+    """A client that connects without TLS and without a login."""
     kazoo = KazooClient(hosts=f"{HOST}:{secured.server.port}")
     kazoo.start()
     yield kazoo
@@ -112,7 +112,7 @@ def test_znodes_are_protected_also_those_of_before(secured: Secured, stranger: K
 
 
 def test_who_has_another_password_may_change_nothing_and_hears_of_it(secured: Secured) -> None:
-    """The chroot is right below the root: one whose parent is protected, too, would not let the others start."""
+    """The chroot is right below the root. If its parent were protected, too, the other clients could not even start."""
     chroot = "/passwords"
 
     async def main() -> None:
@@ -133,7 +133,7 @@ def test_who_has_another_password_may_change_nothing_and_hears_of_it(secured: Se
 
 
 def test_servers_that_can_not_be_trusted(secured: Secured, tmp_path: Path) -> None:
-    """And a port with TLS that is taken for one without, and the other way round."""
+    """The client also refuses a port with TLS if it expects none, and a port without TLS if it expects TLS."""
     ours, others = secured.authority, Authority(tmp_path)
     checks = client_context(ours.ca, secured.own)
     trusts_others = client_context(others.ca, secured.own)
@@ -169,7 +169,7 @@ def test_servers_that_can_not_be_trusted(secured: Secured, tmp_path: Path) -> No
 def test_a_connection_ends_with_the_authority_of_its_server(
     secured: Secured, tmp_path: Path, chroot: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session goes on. A file that is not good ends nothing, nor does one with more authorities."""
+    """The session goes on. A file that can't be read ends no connection, and neither does one with more authorities."""
     monkeypatch.setattr(zk_client, "LOOK_S", 0.02)
     ours, others, trusted = secured.authority.ca, Authority(tmp_path).ca, tmp_path / "trusted.pem"
     trusted.write_text(Path(ours).read_text())
@@ -204,7 +204,8 @@ def test_a_connection_ends_with_the_authority_of_its_server(
 def test_without_a_truststore_the_authorities_of_the_system_count(
     secured: Secured, tmp_path: Path, chroot: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server of another one's is told of with what is to be set. A connection ends when the file changes so."""
+    """A connection ends when the server's authority is removed from the system's file. The message names the setting
+    that would help."""
     monkeypatch.setattr(zk_client, "LOOK_S", 0.02)
     system = tmp_path / "system.pem"
     system.write_text(Path(secured.authority.ca).read_text())
@@ -225,7 +226,7 @@ def test_without_a_truststore_the_authorities_of_the_system_count(
 
 
 def test_a_broker(secured: Secured, stranger: KazooClient, tmp_path: Path, chroot: str) -> None:
-    """Its users are made before it is started."""
+    """The broker's users are made before it is started."""
     password = tmp_path / "password"
     password.write_text("zoo-secret\n")
     settings: dict[str, Any] = {

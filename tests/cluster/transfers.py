@@ -1,5 +1,5 @@
-"""A program that moves money: it reads orders, and writes both sides of each into a table of accounts, in transactions
-together with how far it has read. Over librdkafka."""
+"""A program that moves money, with librdkafka. It reads orders, and writes both sides of each order into a table of
+accounts. Each transaction has these writes and the group's positions in the orders."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.cluster.consumers import close, ends
 
 ORDERS, ACCOUNTS, GROUP = "orders", "accounts", "movers"
 PARTITIONS = 6
-AT_ONCE = 5  # orders of one transaction
-PATIENT = 3  # how often the group's position is asked for in vain
-# librdkafka 2.16 goes on waiting for a group's coordinator that is no broker of the cluster any more: it is still in
-# its cache, and send_offsets_to_transaction heeds no timeout (its issues 5456, 5511). With these it asks again: the
-# cache ages, and a connection that ends makes it look.
+AT_ONCE = 5  # so many orders are in one transaction
+PATIENT = 3  # the mover gives up after asking for the group's position in vain so many times
+# librdkafka 2.16 goes on waiting for a group's coordinator that has left the cluster: the coordinator is still in its
+# cache, and send_offsets_to_transaction ignores its timeout (issues 5456, 5511). With these settings librdkafka asks
+# again: its cache ages, and the end of a connection makes it look.
 AGING = {"metadata.max.age.ms": 3000, "connections.max.idle.ms": 5000}
 
 
@@ -34,8 +34,8 @@ def place_orders(cluster: ClusterProcesses, first: int, count: int) -> None:
 
 
 class Mover:
-    """`with Mover(bootstrap, "id") as mover`: it moves until the end of the block. `done`: transactions committed, as
-    it was told. `reading`: more settings of its consumer; `settings`: of its producer."""
+    """`with Mover(bootstrap, "id") as mover`: it moves money until the end of the block. `done`: how many commits were
+    acknowledged. `reading`: more settings of its consumer. `settings`: more settings of its producer."""
 
     def __init__(
         self, bootstrap: str, name: str, reading: Mapping[str, Any] = MappingProxyType({}), **settings: Any
@@ -58,7 +58,7 @@ class Mover:
         self._thread.start()
 
     def stop(self) -> None:
-        """Raises AssertionError if it does not end."""
+        """Stops the mover, and waits for its end. Raises AssertionError if it does not end."""
         self._stop.set()
         self._thread.join(120)
         assert not self._thread.is_alive(), "the mover hangs"
@@ -84,7 +84,7 @@ class Mover:
                 self.left += not close(consumer)
 
     def _session(self, consumer: Consumer) -> None:
-        """Until it is stopped, or something fails for which a producer is begun anew. Raises KafkaException."""
+        """Moves money until it is stopped. Raises KafkaException; then a new consumer and a new producer are needed."""
         settings = {"bootstrap.servers": self._bootstrap, "transactional.id": self._name, "linger.ms": 0, **AGING}
         producer = Producer({**settings, "transaction.timeout.ms": 20_000, **self._settings})
         self._again(lambda: producer.init_transactions(30))
@@ -122,8 +122,8 @@ class Mover:
                     raise
 
     def _rewind(self, consumer: Consumer) -> None:
-        """Goes on where the last committed transaction has read to. Raises KafkaException when that can't be learned
-        for a while, also because the consumer stands still for ever (consumers.py)."""
+        """Lets the consumer go on behind the orders of the last committed transaction. Raises KafkaException if this
+        position can't be learned for a while; perhaps the consumer stands still for ever (consumers.py)."""
         tries = 0
         while True:
             try:
@@ -141,7 +141,7 @@ class Mover:
 
 
 def read_moves(address: str, topic: str = ACCOUNTS) -> Counter[tuple[int, int]]:
-    """(order, amount) -> how often a reader of committed events sees it, up to the ends as of now."""
+    """(order, amount) -> how often a reader of committed events sees it, up to the present ends of the partitions."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "r", "isolation.level": "read_committed"})
     found: Counter[tuple[int, int]] = Counter()
     parts = [TopicPartition(topic, index, 0) for index in range(PARTITIONS)]

@@ -1,4 +1,4 @@
-"""Real ZooKeepers for tests: one, or an ensemble. Maven fetches the jars into .cache/zookeeper, once."""
+"""Real ZooKeepers for tests: one, or an ensemble. Maven fetches their jars into .cache/zookeeper once."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ HERE = Path(__file__).resolve().parent
 CACHE = HERE.parent.parent / ".cache" / "zookeeper"
 FETCH_SECONDS = 300
 START_SECONDS = 60
-TICK_MS = 500  # sessions may have 1 to 20 s
+TICK_MS = 500  # the timeouts of sessions may be 1 to 20 s
 OPTIONS = "-Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto -Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 
 
 class Missing(Exception):
-    """ZooKeeper can't run here; says why."""
+    """ZooKeeper can't run here; the message says why."""
 
 
 def jars() -> Path:
@@ -33,7 +33,7 @@ def jars() -> Path:
     pom = HERE / "pom.xml"
     stamp = CACHE / ".complete"
     with open(CACHE / ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the suite has several workers
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several workers of pytest may fetch at once
         if stamp.exists() and stamp.read_text() == pom.read_text():
             return CACHE
         if (maven := shutil.which("mvn")) is None:
@@ -52,7 +52,7 @@ def jars() -> Path:
 
 
 def java() -> str:
-    """Raises Missing."""
+    """The path of the program java. Raises Missing."""
     if found := shutil.which("java"):
         return found
     try:
@@ -63,8 +63,8 @@ def java() -> str:
 
 
 class SecuredBy(NamedTuple):
-    """How a server has TLS. `certificate`: PEM file of its certificate and key, whose key is of PKCS 8.
-    `client_auth`: "need": clients have certificates, too; "none": they need not."""
+    """The TLS of a server. `port`: its port with TLS. `certificate`: a PEM file with its certificate and its key, in
+    the format PKCS 8. `client_auth`: "need": clients must have certificates, too; "none": they need none."""
 
     port: int
     certificate: str
@@ -81,7 +81,7 @@ class SecuredBy(NamedTuple):
 
 
 class ZooKeeperServer:
-    """One server. It keeps its address and its data over `stop`, `kill` and `start`."""
+    """One server. It keeps its address and its data over `kill` and `start`."""
 
     def __init__(
         self,
@@ -93,8 +93,8 @@ class ZooKeeperServer:
         prefix: Sequence[str] = (),
         secured: SecuredBy | None = None,
     ) -> None:
-        """`ensemble`: the lines server.N of its settings, for one of several. `prefix`: of its command. `secured`: for
-        clients with TLS, at one more port."""
+        """`ensemble`: the lines server.N of its settings, if it is one of several. `prefix`: words before its command.
+        `secured`: it has one more port, for clients with TLS."""
         self.folder = folder
         self.port = port
         self.host = host
@@ -124,7 +124,7 @@ class ZooKeeperServer:
         return self._process.pid
 
     def start(self) -> None:
-        """Returns at once; `wait` until it serves."""
+        """Starts the process, and returns at once. `wait` waits until it serves."""
         path = f"{jars()}/*"
         command = [
             *self._prefix,
@@ -140,7 +140,7 @@ class ZooKeeperServer:
             )
 
     def wait(self) -> None:
-        """Until it serves. Raises AssertionError with its last words."""
+        """Waits until the server serves. Raises AssertionError, with its last words, if it does not."""
         end = time.monotonic() + START_SECONDS
         while "Mode: " not in self.told("srvr"):
             assert time.monotonic() < end, f"ZooKeeper does not serve after {START_SECONDS} s: {self.last_words()}"
@@ -148,7 +148,7 @@ class ZooKeeperServer:
             time.sleep(0.05)
 
     def told(self, word: str) -> str:
-        """The answer to one of ZooKeeper's four-letter words; empty when there is none."""
+        """The answer to one of ZooKeeper's four-letter words. Empty: there is no answer."""
         try:
             with socket.create_connection(self.address, timeout=2) as asked:
                 asked.sendall(word.encode())
