@@ -56,7 +56,7 @@ def console(secured: SecuredProcesses, user: str) -> Iterator[httpx.Client]:
         yield web
 
 
-def test_who_asks_a_broker_for_a_change_at_another(secured: SecuredProcesses, tmp_path: Path) -> None:
+def test_the_user_who_asks_for_a_change_at_another_broker_is_told(secured: SecuredProcesses, tmp_path: Path) -> None:
     with secured.connect(1) as admin:
         admin.create_topic(TOPIC, 3, replication_factor=3)
         admin.add_acls([AclInfo(kind, "*", "User:eve", "all") for kind in ("topic", "group")])

@@ -59,7 +59,7 @@ def of_http(cluster: ClusterProcesses, topic: str) -> set[str]:
     return found
 
 
-def test_lookups_of_who_knew_fewer_partitions(
+def test_lookups_of_clients_that_knew_fewer_partitions(
     cluster: ClusterProcesses, client: blocking.Client, other: blocking.Client
 ) -> None:
     other.create_topic("grows", 3)
@@ -140,7 +140,9 @@ def answering(cluster: ClusterProcesses, topic: str) -> Peer:
             return peer
 
 
-def test_a_leader_refuses_who_knows_another_number(cluster: ClusterProcesses, client: blocking.Client) -> None:
+def test_a_leader_refuses_a_client_that_knows_another_number(
+    cluster: ClusterProcesses, client: blocking.Client
+) -> None:
     client.create_topic("told", 2)
     cluster.until_in_sync("told")
     requests: list[Callable[[int], m.Request]] = [

@@ -258,7 +258,9 @@ def read_some(client: blocking.Client) -> None:
 
 
 @pytest.mark.parametrize("step", some(STEPS, 3))
-def test_whoever_is_killed_while_it_is_made_anew(cluster: ClusterProcesses, client: blocking.Client, step: str) -> None:
+def test_a_broker_is_killed_while_its_replica_is_made_anew(
+    cluster: ClusterProcesses, client: blocking.Client, step: str
+) -> None:
     leader = filled(cluster, client)
     dies_at(cluster.brokers[leader], step)
     flip(cluster, leader, VALUES[5])
@@ -341,7 +343,9 @@ def test_the_last_replica_in_sync_stays_though_it_cant_be_opened(
     check_the_same(cluster, client, [*VALUES, b"alone"])
 
 
-def test_who_lacks_what_was_acknowledged_never_leads(cluster: ClusterProcesses, client: blocking.Client) -> None:
+def test_a_broker_that_lacks_acknowledged_events_never_leads(
+    cluster: ClusterProcesses, client: blocking.Client
+) -> None:
     """All brokers are killed. The first one that comes back has damage at its log's end, and its recovery cuts that
     off."""
     leader = filled(cluster, client)

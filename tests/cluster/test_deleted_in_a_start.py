@@ -11,7 +11,7 @@ from tests.cluster.zookeeper import ZooKeeperServer
 from tests.process import wait_until
 
 
-def test_a_start_bears_it(tmp_path: Path, shared_zookeeper: ZooKeeperServer) -> None:
+def test_a_broker_starts_while_its_topics_change(tmp_path: Path, shared_zookeeper: ZooKeeperServer) -> None:
     with brokers(tmp_path, shared=SharedProcesses(shared_zookeeper, held)) as cluster:
         topics = dict.fromkeys("abcde", 3)
         with blocking.connect(cluster.native) as client:

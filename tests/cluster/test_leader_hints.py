@@ -78,7 +78,7 @@ def cluster_epoch(raw: Raw) -> int:
     return int(topic["partitions"][0]["leader_epoch"])
 
 
-def test_only_who_is_wrong_is_told(cluster: ClusterProcesses) -> None:
+def test_the_leader_is_named_only_where_the_client_is_wrong(cluster: ClusterProcesses) -> None:
     """The leader is not named in its own answers, nor for partitions that do not exist, nor in versions without a field
     for it."""
     [made] = cluster.admin.create_topics([NewTopic("t", 1, replica_assignment=[[1, 2]])]).values()

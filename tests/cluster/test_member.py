@@ -224,7 +224,7 @@ async def test_the_same_folder_registers_at_once_and_another_waits(
 
 
 @trio_test
-async def test_who_was_removed_registers_again(shared_zookeeper: ZooKeeperServer, chroot: str) -> None:
+async def test_a_broker_that_was_removed_registers_again(shared_zookeeper: ZooKeeperServer, chroot: str) -> None:
     async with cluster(shared_zookeeper, chroot) as made:
         one, other = await made.start(1), await made.start(2)
         await until(lambda: len(other.mirror.image.brokers) == 2)
@@ -237,7 +237,7 @@ async def test_who_was_removed_registers_again(shared_zookeeper: ZooKeeperServer
 
 
 @trio_test
-async def test_who_has_lost_events_is_no_candidate_when_it_comes_back(
+async def test_a_broker_that_has_lost_events_is_no_candidate_when_it_comes_back(
     shared_zookeeper: ZooKeeperServer, chroot: str
 ) -> None:
     async with cluster(shared_zookeeper, chroot) as made:
@@ -295,7 +295,7 @@ class Overtaken(Mirror):
 
 
 @trio_test
-async def test_who_takes_itself_out_changes_no_topic_that_was_made_anew(
+async def test_a_broker_that_takes_itself_out_changes_no_topic_that_was_made_anew(
     shared_zookeeper: ZooKeeperServer, chroot: str
 ) -> None:
     lost: list[bytes] = []
@@ -319,7 +319,7 @@ async def test_who_takes_itself_out_changes_no_topic_that_was_made_anew(
 
 
 @trio_test
-async def test_who_has_seen_a_later_leader_epoch_says_so_before_it_enters(
+async def test_a_broker_that_has_seen_a_later_leader_epoch_says_so_before_it_enters(
     shared_zookeeper: ZooKeeperServer, chroot: str
 ) -> None:
     """This happens after ZooKeeper was given older data. The leader goes on in an epoch in which no broker has led."""

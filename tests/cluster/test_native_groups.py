@@ -110,7 +110,7 @@ def test_every_event_is_delivered_through_three_coordinators(
 
 
 @pytest.mark.parametrize("order", some(["none", "key"], 2))
-def test_partitions_that_the_coordinator_has_not(
+def test_partitions_of_which_the_coordinator_has_no_replica(
     cluster: ClusterProcesses, client: blocking.Client, order: str
 ) -> None:
     """The coordinator serves partitions of which it has no replica, even while their replicas are moved."""

@@ -114,7 +114,7 @@ def test_a_reader_sees_offsets_of_a_transaction_when_it_is_committed(cluster: Cl
     one.close()
 
 
-def test_who_may_read_the_topic_reads_offsets(tmp_path: Path, shared_processes: SharedProcesses) -> None:
+def test_only_users_who_may_read_the_topic_read_offsets(tmp_path: Path, shared_processes: SharedProcesses) -> None:
     """Only a user who may read the topic can read offsets, and no user can write to it."""
     secured = SecuredProcesses(tmp_path, Authority(tmp_path), shared_processes)
     try:

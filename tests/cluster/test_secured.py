@@ -49,7 +49,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedPr
         made.kill()
 
 
-def test_what_goes_between_brokers(secured: SecuredProcesses) -> None:
+def test_the_requests_between_brokers(secured: SecuredProcesses) -> None:
     """This is replication, markers and verification of a transaction, and lookups at a broker that does not lead."""
     secured.until_in_sync(TOPIC)
     producer = secured.producer(**{"transactional.id": "over-tls", "partitioner": "murmur2_random"})
@@ -74,7 +74,7 @@ def test_what_goes_between_brokers(secured: SecuredProcesses) -> None:
                 assert found.json().get("state") == "value", found.text
 
 
-def test_who_only_says_that_he_is_a_broker_is_refused(secured: SecuredProcesses) -> None:
+def test_a_client_that_claims_to_be_a_broker_is_refused(secured: SecuredProcesses) -> None:
     """Eve claims to be a broker. She may do everything to topics, groups and transactional ids, but that is not
     enough."""
     known = secured.partitions(TOPIC)

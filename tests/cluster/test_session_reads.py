@@ -172,7 +172,7 @@ def test_a_follower_is_asked_for_offsets_it_has_not(cluster: ClusterProcesses, c
                     peer.ask(request, m.MultiGot)
 
 
-def test_another_word_is_refused(client: blocking.Client) -> None:
+def test_another_consistency_is_refused(client: blocking.Client) -> None:
     with pytest.raises(InvalidRequest, match="strong, session"):
         client.table("own", consistency="eventual")  # type: ignore[arg-type]
 

@@ -157,7 +157,7 @@ async def test_a_topic_made_anew_has_its_states_even_if_they_are_as_before(carri
 
 
 @trio_test
-async def test_who_knows_a_topic_as_it_was_changes_none_that_was_made_anew(carrier: Callable[[], Any]) -> None:
+async def test_a_change_of_the_old_topic_changes_none_that_was_made_anew(carrier: Callable[[], Any]) -> None:
     """The znodes of the new topic have the same versions."""
     state, partition = paths.state("t", 0), paths.partition("t", 0)
     states = [Create(partition), Create(state, write_state(PartitionState(1, 0, 1, (1,))))]

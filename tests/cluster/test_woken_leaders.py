@@ -115,7 +115,7 @@ def told_of_partition(answer: dict[str, Any]) -> dict[str, Any]:
     return dict(found)
 
 
-def test_who_names_a_topic_is_told_nothing_of_the_one_before(cluster: ClusterProcesses) -> None:
+def test_requests_that_name_a_topic_are_told_nothing_of_the_old_one(cluster: ClusterProcesses) -> None:
     """The only replica of the deleted topic is on a broker that stood still. Requests that came to it meanwhile name
     the topic that exists now, and its partition is on another broker."""
     create(cluster, 1, "t", 3)
@@ -167,7 +167,7 @@ def test_a_topic_is_made_anew_only_once_nobody_leads_the_one_before(cluster: Clu
             assert raw.fetch("t", 0)["error_code"] == Code.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_client_that_knows_only_a_broker_that_is_cut_off_finds_who_leads(cluster: ClusterProcesses) -> None:
+def test_a_client_that_knows_only_a_broker_that_is_cut_off_finds_the_leader(cluster: ClusterProcesses) -> None:
     """The broker that is cut off goes on saying that it is the leader."""
     with cut_off(cluster, 3) as cut:
         create(cluster, 1, "led", 3, 1, 2)
@@ -235,7 +235,7 @@ def _asked(cluster: ClusterProcesses, request: str) -> int:
     return sum(each["latency"]["count"] for each in told if each["request"] == request)
 
 
-def test_who_reads_up_to_now_ends_where_the_leader_says_that_is_sure_to_be_it(cluster: ClusterProcesses) -> None:
+def test_a_reader_up_to_now_ends_where_the_sure_leader_says(cluster: ClusterProcesses) -> None:
     """The reader is a batch of Spark, or a native reader. A broker that does not know yet that another one leads tells
     the end of its own log, but more events were acknowledged since."""
     with cut_off(cluster, 3) as cut:

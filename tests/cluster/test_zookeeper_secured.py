@@ -79,7 +79,7 @@ def stranger(secured: Secured) -> Iterator[KazooClient]:
     kazoo.close()
 
 
-def test_znodes_are_protected_also_those_of_before(secured: Secured, stranger: KazooClient, chroot: str) -> None:
+def test_old_and_new_znodes_are_protected(secured: Secured, stranger: KazooClient, chroot: str) -> None:
     async def before() -> None:
         async with connected(secured.address, chroot, tls=secured.tls) as client:
             there = ["/config", "/config/users", "/security", "/security/users_secret", "/security/acls"]
@@ -111,7 +111,7 @@ def test_znodes_are_protected_also_those_of_before(secured: Secured, stranger: K
     assert len(stranger.get_acls(f"{chroot}/a")[0]) == 2
 
 
-def test_who_has_another_password_may_change_nothing_and_hears_of_it(secured: Secured) -> None:
+def test_a_client_with_another_password_may_change_nothing_and_is_told(secured: Secured) -> None:
     """The chroot is right below the root. If its parent were protected, too, the other clients could not even start."""
     chroot = "/passwords"
 

@@ -90,7 +90,7 @@ def done(attempt: Callable[[], object]) -> bool:
     return True
 
 
-def test_all_but_events_goes_on_at_no_byte_free(disk: Small, launch: Launcher) -> None:
+def test_all_but_publishing_goes_on_without_a_free_byte(disk: Small, launch: Launcher) -> None:
     with (
         broker_process(disk.folder / "data", launch=launch, log=disk.log, **SETTINGS) as broker,
         Peer(broker.address) as peer,
@@ -186,7 +186,7 @@ def test_producers_alone_do_not_take_the_last_byte(disk: Small, launch: Launcher
         assert broker.stop() == 0
 
 
-def test_without_it_there_is_none(disk: Small, launch: Launcher) -> None:
+def test_with_a_size_of_0_there_is_no_ballast(disk: Small, launch: Launcher) -> None:
     settings = {**SETTINGS, "ballast_bytes": 0}
     path = disk.folder / "data" / "ballast"
     path.parent.mkdir()

@@ -76,7 +76,7 @@ def test_connections_leave_some_to_the_storage(broker: BrokerProcess) -> None:
         assert not broker.events("accept_failed")
 
 
-def test_so_do_topics(broker: BrokerProcess) -> None:
+def test_topics_leave_some_to_the_storage(broker: BrokerProcess) -> None:
     """If RocksDB could not open a file, it would take no more writes until it is opened again."""
     with Peer(broker.address) as peer:
         broker.allow_fds(800)

@@ -18,7 +18,7 @@ from tests.broker.engine import running
 
 
 @trio_test
-async def test_who_says_that_he_is_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_claims_to_be_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path, authorizer="acl", super_users="User:broker") as broker:
         said, silent = native_session(broker), native_session(broker)
         ping(said, m.Ping(broker=True))
@@ -35,7 +35,7 @@ async def test_who_says_that_he_is_a_broker(tmp_path: Path, monkeypatch: pytest.
 
 
 @trio_test
-async def test_who_is_no_broker_any_more_has_quotas_in_kafkas_protocol_too(
+async def test_a_client_that_is_no_broker_any_more_has_quotas_in_kafkas_protocol_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allow = Acl(

@@ -60,7 +60,7 @@ def test_what_is_only_checked_is_not_set(quotas: Quotas) -> None:
     assert quotas.found(("user", EXACT, "eve")) == []
 
 
-def test_what_there_is_not_is_refused(quotas: Quotas) -> None:
+def test_quotas_that_can_not_be_are_refused(quotas: Quotas) -> None:
     for parts, rates in (
         ({}, {"producer_byte_rate": 1.0}),
         ({"planet": "mars"}, {"producer_byte_rate": 1.0}),
@@ -91,7 +91,7 @@ def test_what_there_is_not_is_refused(quotas: Quotas) -> None:
     assert quotas.describe(("user", EXACT, "ada"), ("ip", ANY, None))["error_code"] == Code.INVALID_REQUEST
 
 
-def test_they_are_there_after_a_restart(tmp_path: Path) -> None:
+def test_quotas_are_there_after_a_restart(tmp_path: Path) -> None:
     for _ in range(2):
         with run_broker(tmp_path, durability="os") as broker:
             quotas = Quotas(broker.kafka_address)
@@ -181,7 +181,7 @@ def test_one_who_has_no_quota_is_not_throttled(broker: RunningBroker, quotas: Qu
         assert watch.seconds < 2
 
 
-def test_who_is_silenced_goes_on_when_the_quota_is_taken_away(broker: RunningBroker, quotas: Quotas) -> None:
+def test_a_silenced_client_goes_on_when_the_quota_is_removed(broker: RunningBroker, quotas: Quotas) -> None:
     quotas.set({"client-id": "freed"}, producer_byte_rate=1.0)
     with Raw(broker.kafka_address, client_id="freed") as raw:
         raw.make("freed")
@@ -226,7 +226,7 @@ def test_a_fetch_over_the_quota_is_answered_empty(broker: RunningBroker, quotas:
         assert third["responses"]
 
 
-def test_a_leaver_is_seen_while_it_is_not_read(broker: RunningBroker, quotas: Quotas) -> None:
+def test_a_client_that_leaves_is_noticed_while_it_is_not_read(broker: RunningBroker, quotas: Quotas) -> None:
     """The broker frees what the client holds; here that is its connection."""
     quotas.set({"client-id": "leaver"}, producer_byte_rate=1.0)
     with Raw(broker.kafka_address, client_id="leaver") as raw:
@@ -260,7 +260,7 @@ def create(raw: Raw, version: int, *names: str) -> tuple[list[int], int]:
     return [each["error_code"] for each in answer["topics"]], answer["throttle_time_ms"]
 
 
-def test_changes_of_topics_are_refused_to_who_knows_that(broker: RunningBroker, quotas: Quotas) -> None:
+def test_changes_of_topics_are_refused_to_clients_that_know_the_refusal(broker: RunningBroker, quotas: Quotas) -> None:
     """At 0.2 partitions a second, 2.2 partitions may be made at once (KIP-599)."""
     quotas.set({"client-id": "maker"}, controller_mutation_rate=0.2)
     with Raw(broker.kafka_address, client_id="maker") as raw:
@@ -284,7 +284,7 @@ def test_changes_of_topics_are_refused_to_who_knows_that(broker: RunningBroker, 
         assert create(raw, 7, "made-3") == ([0], 0)
 
 
-def test_changes_by_others_are_done_and_then_not_read(broker: RunningBroker, quotas: Quotas) -> None:
+def test_changes_by_other_clients_are_done_and_then_they_are_not_read(broker: RunningBroker, quotas: Quotas) -> None:
     quotas.set({"client-id": "old-maker"}, controller_mutation_rate=0.5)
     with Raw(broker.kafka_address, client_id="old-maker") as raw:
         codes, wait = create(raw, 5, *(f"old-{number}" for number in range(6)))

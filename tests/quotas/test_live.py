@@ -162,7 +162,7 @@ def test_a_quota_that_changes_counts_at_once() -> None:
     assert views.sent > 50e6
 
 
-def test_views_with_much_to_show_leave_some_to_who_asks_again() -> None:
+def test_views_with_much_to_show_leave_some_to_clients_that_ask_again() -> None:
     """Such a client is a consumer, for example, that is told how long to wait, as Kafka's consumers are."""
     views, answered = Views(), 0
     payer = Payer("ada", "consumer")
@@ -185,7 +185,7 @@ def test_views_with_much_to_show_leave_some_to_who_asks_again() -> None:
     assert views.sent + answered * RATE <= RATE * 600 + 5 * (PART + 100)
 
 
-def test_views_are_sent_something_beside_who_asks_all_the_time() -> None:
+def test_views_are_sent_something_beside_clients_that_ask_all_the_time() -> None:
     """Such clients are pages, for example. Each answer is as large as what three seconds allow."""
     views, answered = Views(), 0
     payer = Payer("ada")
@@ -212,7 +212,7 @@ def test_views_are_sent_something_beside_who_asks_all_the_time() -> None:
 
 
 @pytest.mark.parametrize(("writers", "seconds"), [(2, 0.25), (3, 2.5)])
-def test_a_write_by_http_has_its_turn_beside_who_writes_all_the_time(writers: int, seconds: float) -> None:
+def test_a_write_by_http_has_its_turn_beside_clients_that_write_all_the_time(writers: int, seconds: float) -> None:
     views, wait = Views(), 0.0
     payer = HttpPayer(views.quotas, "ada", needs=needs.topic(Op.WRITE))
 
@@ -239,7 +239,7 @@ def test_a_write_by_http_has_its_turn_beside_who_writes_all_the_time(writers: in
     simulate(main)
 
 
-def test_a_write_by_http_waits_no_longer_than_there_is_a_quota() -> None:
+def test_a_write_by_http_stops_waiting_when_its_quota_is_raised() -> None:
     views = Views()
     payer = HttpPayer(views.quotas, "ada", needs=needs.topic(Op.WRITE))
 

@@ -425,7 +425,7 @@ def test_a_topic_is_written_by_the_broker_alone(tmp_path: Path) -> None:
             assert raw.produce("__krappy_audit", encode_rows([Row(b"k", b"v")]))["error_code"] != 0
 
 
-def test_by_default_it_is_in_the_log_if_somebody_is_asked_who_he_is(tmp_path: Path) -> None:
+def test_by_default_it_is_in_the_log_if_there_is_an_authorizer(tmp_path: Path) -> None:
     said: list[tuple[str, dict[str, Any]]] = []
 
     def report(event: str, **facts: Any) -> None:
@@ -444,7 +444,7 @@ def test_by_default_it_is_in_the_log_if_somebody_is_asked_who_he_is(tmp_path: Pa
 
 
 @pytest.mark.parametrize("given", ["file:relative", "topic:", "topic:a b", "stdout", "file", "stderr:x"])
-def test_other_places_there_are_not(given: str) -> None:
+def test_other_places_are_refused(given: str) -> None:
     with pytest.raises(errors.ConfigError, match="audit_log"):
         load({"audit_log": given}, {})
 

@@ -316,7 +316,7 @@ def receive(raw: Any) -> Any:
 
 
 @pytest.mark.parametrize("key", [*KAFKA, *NATIVE])
-def test_it_is_made_and_told_or_neither(leaving: Leaving, key: str) -> None:
+def test_a_change_is_made_and_told_or_neither(leaving: Leaving, key: str) -> None:
     case = {**KAFKA, **NATIVE}[key]
     broker = leaving.broker
     waits = True  # whether the sender can leave while the request is handled

@@ -82,7 +82,7 @@ def until_told(folder: Path) -> None:
 
 @pytest.mark.parametrize("kafka", ["SSL", "SASL_SSL"])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_who_goes_on_with_a_session_is_asked_for_his_certificate_of_now(
+def test_a_resumed_session_ends_when_its_certificate_expires(
     tmp_path: Path, version: ssl.TLSVersion, kafka: str
 ) -> None:
     own = Authority(tmp_path)
@@ -161,7 +161,7 @@ def test_no_session_outlives_the_authorities_that_it_began_with(
 
 
 @pytest.mark.parametrize("behind", [0, 1], ids=["waits", "waits and has asked more"])
-def test_who_waits_is_not_kept(tmp_path: Path, behind: int) -> None:
+def test_a_client_that_waits_is_ended_too(tmp_path: Path, behind: int) -> None:
     own = Authority(tmp_path)
     with run_broker(tmp_path / "data", **settings(own, own.ca, tmp_path)) as broker:
         context = own.context(own.issue("client", subject="ada", seconds=SECONDS))

@@ -58,7 +58,7 @@ def test_a_consumer_may_also_write_the_dead_letters_of_its_groups(guarded: Guard
     krappy(guarded, "remove", "--principal", "bob", "--yes")
 
 
-def test_what_is_not_enough(guarded: Guarded) -> None:
+def test_incomplete_commands_are_refused(guarded: Guarded) -> None:
     assert "say which operations it is about" in krappy(guarded, "add", "ada", fails=2)
     assert "name which ones" in krappy(guarded, "remove", "--yes", fails=2)
     assert "CLUSTER_ACTION is not for" in krappy(guarded, "add", "a", "-o", "cluster_action", "--topic", "t", fails=1)
@@ -81,7 +81,7 @@ def test_without_an_authorizer(tmp_path: Any) -> None:
         client.acls()
 
 
-def test_one_who_may_not(guarded: Guarded) -> None:
+def test_a_user_without_the_right_is_refused(guarded: Guarded) -> None:
     from krappy.wire import messages as m
     from tests.security.guarded import NOBODY
 

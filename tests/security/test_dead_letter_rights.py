@@ -51,7 +51,7 @@ def reject(member: Native, handle: int) -> int:
     return int(leases[0][4])
 
 
-def test_one_who_may_not_read_a_topic_has_no_say_in_it(guarded: Guarded) -> None:
+def test_a_member_that_may_not_read_a_topic_decides_nothing_about_it(guarded: Guarded) -> None:
     with guarded.native(ADMIN) as worker, guarded.native() as eve:
         works = join(worker, "secret")
         with pytest.raises(errors.TopicAuthorizationFailed):
@@ -64,7 +64,7 @@ def test_one_who_may_not_read_a_topic_has_no_say_in_it(guarded: Guarded) -> None
     assert guarded.admin.values("hers") == [b"open 0", b"open 1", b"open 2"]
 
 
-def test_what_she_said_counts_as_long_as_she_is_there_and_may_read(guarded: Guarded) -> None:
+def test_what_a_member_wants_counts_while_it_is_a_member_and_may_read(guarded: Guarded) -> None:
     """After that, the wishes of the other members count again."""
     guarded.allow(rule(Resource.TOPIC, "secret", Op.READ))
     with guarded.native(ADMIN) as worker, guarded.native() as eve, guarded.native() as other:
@@ -110,7 +110,7 @@ def test_the_default_topic_needs_the_right_to_make_it_and_to_write_there(guarded
         wait_until(lambda: len(guarded.admin.values(DEFAULT)) == 3, "they are there")
 
 
-def test_one_who_may_write_where_it_exists_need_not_make_it(guarded: Guarded) -> None:
+def test_a_member_that_may_write_to_the_topic_need_not_create_it(guarded: Guarded) -> None:
     guarded.allow(rule(Resource.TOPIC, DEFAULT, Op.WRITE))
     with guarded.native(ADMIN) as admin, guarded.native() as raw:
         admin.call(m.CreateTopic(DEFAULT))
@@ -122,7 +122,7 @@ def test_one_who_may_write_where_it_exists_need_not_make_it(guarded: Guarded) ->
             raw.call(m.Poll(member.handle))
 
 
-def test_each_topic_that_a_member_reads_has_its_own(guarded: Guarded) -> None:
+def test_each_topic_that_a_member_reads_has_its_own_topic_for_dead_letters(guarded: Guarded) -> None:
     guarded.allow(rule(Resource.TOPIC, DEFAULT, Op.ALL), rule(Resource.TOPIC, "secret", Op.READ))
     with guarded.native() as raw:
         with pytest.raises(errors.TopicAuthorizationFailed, match=r"secret\.g\.dead"):
@@ -130,7 +130,7 @@ def test_each_topic_that_a_member_reads_has_its_own(guarded: Guarded) -> None:
         join(raw, "open")
 
 
-def test_who_may_do_everything_where_no_acl_is_found_needs_none(tmp_path: Path) -> None:
+def test_a_member_needs_no_acl_where_everybody_may_do_everything_without_one(tmp_path: Path) -> None:
     with guarded_broker(tmp_path, allow_everyone_if_no_acl_found=True) as made:
         made.take_away(ADMIN)  # some of these were for *, so an ACL was found for everything
         with made.native() as raw:

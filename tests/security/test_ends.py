@@ -181,7 +181,7 @@ def test_a_change_of_one_file_ends_no_sessions_of_other_users(tmp_path: Path) ->
 # --- logging in
 
 
-def test_a_login_that_takes_its_time_needs_the_password_of_now(tmp_path: Path) -> None:
+def test_a_slow_login_needs_the_present_password(tmp_path: Path) -> None:
     with broker_of(tmp_path) as (broker, client):
         client.security.set_password("carl", "c")
 
@@ -258,7 +258,7 @@ def test_a_password_that_changes_while_it_is_checked_lets_nobody_in(
 
 
 @pytest.mark.parametrize("by", ["password", "cookie"])
-def test_a_request_that_takes_its_time_needs_the_login_of_now(
+def test_a_slow_request_needs_a_login_that_is_still_valid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     """A request may take long: half a minute for its body, and some seconds for its turn or a quota."""
@@ -342,7 +342,7 @@ def test_many_grants_are_looked_at_in_several_turns(tmp_path: Path, monkeypatch:
     trio.run(main)
 
 
-def test_what_is_opened_while_it_is_taken_away_ends(tmp_path: Path) -> None:
+def test_what_is_opened_while_its_acl_is_deleted_ends(tmp_path: Path) -> None:
     """A request is authorized first, and opens something later. The ACL may be deleted in between."""
     grant, eve = Grant(Resource.TOPIC, "t", Op.READ), Principal(name="eve")
     allow = Acl(Resource.TOPIC, Pattern.LITERAL, "t", "User:eve", "*", Op.READ, Permission.ALLOW)

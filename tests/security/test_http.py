@@ -133,7 +133,7 @@ def test_the_version_is_told_to_nobody_who_has_not_logged_in(broker: RunningBrok
         assert version not in str(raw.call(m.Ping()))
 
 
-def test_everything_else_does(http: httpx.Client) -> None:
+def test_everything_else_needs_a_login(http: httpx.Client) -> None:
     for path in ("/api/v1/topics", "/api/v1/overview", "/api/v1/cluster", "/api/v1/connections", "/metrics"):
         answer = http.get(path)
         assert (answer.status_code, answer.json()["code"]) == (401, "NOT_LOGGED_IN")

@@ -183,7 +183,9 @@ def test_a_session_ends_with_its_token(http: httpx.Client, provider: IdentityPro
         provider.seconds = 3600.0
 
 
-def test_logins_that_are_none(http: httpx.Client, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logins_that_are_refused(
+    http: httpx.Client, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(**body: str) -> bool:
         return http.post("/api/v1/login", json=body).status_code == 401
 
@@ -229,7 +231,7 @@ def test_a_code_is_for_the_browser_that_began(http: httpx.Client, provider: Iden
     assert "answers 400" in answer.json()["detail"]
 
 
-def test_other_sites(http: httpx.Client, provider: IdentityProvider) -> None:
+def test_logins_from_other_sites_are_refused(http: httpx.Client, provider: IdentityProvider) -> None:
     back = come_back(provider, begin(http))
     for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}):
         for path, body in (("/api/v1/login", back), ("/api/v1/login/provider", None)):

@@ -250,7 +250,9 @@ def test_a_link_ends_with_the_authority_of_the_broker_that_it_leads_to(
     trio.run(main)
 
 
-def test_so_does_a_connection_of_the_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_of_the_gateway_ends_with_the_authority_of_its_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its connection is that of a client which uses the TLS context of links."""
     monkeypatch.setattr(server_tls, "LOOK_SECONDS", 0.05)
     stays, goes = Authority(tmp_path), Authority(tmp_path)
@@ -294,7 +296,7 @@ def test_the_name_of_a_host_need_not_be_checked(authority: Authority, tmp_path: 
     trio.run(main)
 
 
-def test_much_goes_through(authority: Authority, tmp_path: Path) -> None:
+def test_large_requests_and_answers_go_through(authority: Authority, tmp_path: Path) -> None:
     """A request and its answer are larger than what a socket takes at once."""
 
     async def main() -> None:

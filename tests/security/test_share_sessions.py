@@ -21,7 +21,7 @@ def fetched(raw: Any, group: str, epoch: int, **more: Any) -> dict[str, Any]:
     return answer
 
 
-def test_a_session_is_of_who_has_opened_it(guarded: Guarded) -> None:
+def test_a_session_belongs_to_the_client_that_has_opened_it(guarded: Guarded) -> None:
     guarded.admin.make("session-hers")
     guarded.allow(rule(Resource.GROUP, "of-sessions", Op.READ))
     member = Member(guarded.admin, "of-sessions", MEMBER, "session-hers")
@@ -34,7 +34,7 @@ def test_a_session_is_of_who_has_opened_it(guarded: Guarded) -> None:
     guarded.take_away()
 
 
-def test_what_a_member_opens_goes_to_nobody_who_waits_beside_it(guarded: Guarded) -> None:
+def test_a_fetch_of_another_client_gets_nothing_that_a_member_adds_to_its_session(guarded: Guarded) -> None:
     for topic in ("beside-both", "beside-hers"):
         guarded.admin.make(topic)
     guarded.allow(rule(Resource.GROUP, "beside", Op.READ), rule(Resource.TOPIC, "beside-both", Op.READ))

@@ -81,7 +81,7 @@ def test_an_unknown_user_is_as_much_work_as_one_who_is_there(tmp_path: Path, wor
 
 
 @trio_test
-async def test_whom_there_is_not_looks_in_all_like_one_of_those_there_are(tmp_path: Path, work: Work) -> None:
+async def test_an_unknown_user_looks_like_a_known_one_in_all_respects(tmp_path: Path, work: Work) -> None:
     """Users have different credentials. An unknown user looks like one of them in all respects: in the work to check a
     password, and in the number of iterations that SCRAM tells."""
     ways = {"both": {"SCRAM-SHA-256": 8192, "SCRAM-SHA-512": 8192}, "old": {"SCRAM-SHA-256": 4096}}

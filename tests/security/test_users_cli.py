@@ -145,7 +145,7 @@ def test_no_password_is_taken_from_the_command_line() -> None:
         (f"x = {'[' * 3000}{']' * 3000}", "is not TOML"),
     ],
 )
-def test_contexts_that_are_none(
+def test_contexts_that_are_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str, why: str
 ) -> None:
     (tmp_path / "config.toml").write_text(text)
