@@ -1,8 +1,10 @@
-"""Destroys Kafka's admin clients where nothing waits for that.
+"""Destroys Kafka's admin clients in threads that nothing waits for.
 
-Their destructor waits for librdkafka's threads, and while a request is under way to a broker that is gone that may take
-for ever. The garbage collector calls it in the middle of whatever runs, which then never goes on: no time limit of a
-test ends that. So each client is kept here, and given up in a thread of its own once no test has it any more."""
+The destructor of such a client waits for librdkafka's threads. While a request is under way to a broker that is gone,
+that may take for ever. The garbage collector calls the destructor in the middle of whatever runs, which then never goes
+on, and no time limit of a test ends that. So each client is kept here, and is given up in a thread of its own once no
+test has it any more.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from typing import Any
 
 import pytest
 
-KEPT = 2  # references to a client that nobody else has: that of the list, and that of the question
+KEPT = 2  # references to a client that no test has: one from the list, one from the call of getrefcount
 
 
 class AdminClients:
@@ -23,7 +25,7 @@ class AdminClients:
 
     @pytest.hookimpl
     def pytest_collection_finish(self) -> None:
-        """All tests are imported now, and so is the library if one of them needs it."""
+        """All tests are imported by now, and so is the library if one of them needs it."""
         if (library := sys.modules.get("confluent_kafka.admin")) is None:
             return
         made = library.AdminClient.__init__

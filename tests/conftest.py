@@ -40,18 +40,18 @@ _, _most = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (min(_most, 1 << 16) if _most != resource.RLIM_INFINITY else 1 << 16, _most))
 
 
-# In memory, files are made, written and deleted with less work for the kernel, and no sync takes time: not RocksDB's,
-# and not those of processes that tests start. Of tests that pass, pytest keeps none (pyproject.toml).
+# Temporary files are in memory: the kernel has less work with them, and no sync takes time, neither RocksDB's nor one
+# of a process that a test starts. pytest keeps no files of tests that pass (pyproject.toml).
 IN_MEMORY = "/dev/shm"
 ROOM = 6 << 30  # bytes
 if "TMPDIR" not in os.environ and os.path.isdir(IN_MEMORY):
     _memory = os.statvfs(IN_MEMORY)
-    if _memory.f_bavail * _memory.f_frsize >= ROOM and not _memory.f_flag & os.ST_NOEXEC:  # tests compile a library
+    if _memory.f_bavail * _memory.f_frsize >= ROOM and not _memory.f_flag & os.ST_NOEXEC:  # for libraries of tests
         tempfile.tempdir = IN_MEMORY
 
 
-# What is not on disk is lost with the machine's power alone, and tests of that (tests/power) record processes of their
-# own. In this one a sync would be only a wait, of seconds a test on a slow disk.
+# os.fsync does nothing in this process. Only a loss of power takes what was not synced, and the tests of that
+# (tests/power) record processes of their own. Here a sync would only be a wait, of seconds a test on a slow disk.
 def _not_synced(fd: Any) -> None:
     os.fstat(fd)  # refuses what os.fsync refuses
 

@@ -7,7 +7,7 @@ A fenced block of a document is one of these:
     ```sh not run        it needs what the tests don't have; the words around it say what was tried
     ```python            a program, run by itself
     ```python NAME       a file that the reader saves under this name
-    ```ini NAME          the same; as with java, what it is for is run by tests/compat
+    ```ini NAME          the same; tests/compat runs what uses the file, and the blocks of java
     ```text              what the block before it shows; `…` stands for anything within a line
 
 The program runs where the tests want it: KRAPPY_… variables move the broker's listeners, and in the text the default
@@ -89,7 +89,7 @@ class Place:
                 process.wait()
 
     def do(self, wanted: Sequence[Block]) -> None:
-        """All blocks, in their order."""
+        """Does all blocks, in their order."""
         said = ""
         for block in wanted:
             if block.language == "text":
@@ -103,7 +103,7 @@ class Place:
                 self._start(block.text)
             elif block.language == "sh" and not block.note:
                 script = "\n".join(line for line in block.text.splitlines() if not line.startswith(ELSEWHERE))
-                # Not with pipefail, which a reader's shell does not have either: `||` would do other things.
+                # Without pipefail, which a reader's shell does not set either: it would change what `||` does.
                 said = self._run(["bash", "-e", "-c", self._here(script)], script)
             elif block.language not in ("yaml", "toml", "json", "mermaid", "java", "sql", "ini"):
                 assert block == ("sh", "not run", block.text), f"a block of an unknown kind: {block}"
@@ -145,7 +145,7 @@ class Place:
             return False
 
     def _run(self, command: list[str], text: str) -> str:
-        """What a terminal shows of it."""
+        """Runs a command at a terminal; returns what the terminal shows. `text`: the block, for errors."""
         ours, theirs = pty.openpty()
         shown, end = b"", time.monotonic() + SECONDS
         process = subprocess.Popen(
@@ -179,7 +179,7 @@ class Place:
 
 
 def assert_shown(promised: str, said: str) -> None:
-    """That the lines of `promised` are what was said; `…` stands for anything within a line."""
+    """Asserts that `said` has the lines of `promised`; `…` stands for anything within a line."""
     found = [line.rstrip() for line in said.strip("\n").splitlines()]
     lines = [line.rstrip() for line in promised.splitlines()]
     pattern = "\n".join(re.escape(line).replace("…", "[^\n]*") for line in lines)

@@ -1,4 +1,4 @@
-"""`krappy` for a cluster whose first broker is not to lead: other brokers come first for new partitions."""
+"""`krappy` for a cluster whose first broker is to lead nothing: the other brokers get new partitions first."""
 
 from __future__ import annotations
 

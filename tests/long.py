@@ -1,7 +1,8 @@
-"""What takes long, and is run by `make test-long` (KRAPPY_LONG=1), not by `make test`.
+"""Marks tests that take long: `make test-long` (KRAPPY_LONG=1) runs them, `make test` does not.
 
-`make test` tests each promise. What tests one more often, at more moments or in more ways is left out there, and so is
-what takes more than half a minute where something else tests the same in less."""
+`make test` tests each promise. It leaves out the tests that try a promise more often, at more moments or in more ways,
+and those that take more than half a minute where another test shows the same in less.
+"""
 
 from __future__ import annotations
 

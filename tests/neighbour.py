@@ -17,8 +17,8 @@ KEYS = 50
 
 
 class Neighbour:
-    """In each round it publishes an event, looks it up and reads it back, in some it sends a large batch; it checks
-    every answer."""
+    """In each round it publishes an event, looks it up and reads it back; in some rounds it also sends a large batch.
+    It checks every answer."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -30,7 +30,8 @@ class Neighbour:
         self._thread.start()
 
     def __call__(self, rounds: int) -> None:
-        """Returns when it has done `rounds` more rounds: so the broker still serves it. Fails if it was disturbed."""
+        """Returns when it has done `rounds` more rounds, which shows that the broker still serves it. Fails if it was
+        disturbed."""
         before = self.rounds
         wait_until(
             lambda: self.rounds >= before + rounds or self.failure is not None or not self._thread.is_alive(),

@@ -92,7 +92,7 @@ class Peer:
         return list(range(first, self._last + 1))
 
     def receive(self) -> tuple[int, Answer | KrappyError]:
-        """The next answer, to whatever request: (id, answer or error). Raises Gone, TimeoutError."""
+        """The next answer to any request: (id, answer or error). Raises Gone, TimeoutError."""
         while True:
             for kind, body in self._frames:
                 values = unpack(body)

@@ -43,21 +43,24 @@ class Died(AssertionError):
 
 
 def write_at_once(file: Path, text: str) -> None:
-    """Whoever reads it meanwhile finds what it had before, or all of this."""
+    """Replaces the text of a file in one step: whoever reads the file meanwhile finds the old text or all of the new
+    one."""
     new = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}.new")  # another process may write it, too
     new.write_text(text)
     new.rename(file)
 
 
 def json_lines(file: Path) -> list[dict[str, Any]]:
-    """Of a file that a broker is writing to: its last line may be there in part, and is left out then."""
+    """The lines of a file that a broker is writing to. If only a part of the last line is there yet, that line is left
+    out."""
     whole, _, _ = file.read_text().rpartition("\n")
     return [json.loads(line) for line in whole.splitlines()]
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-    """Returns once the condition holds. Raises AssertionError after `seconds`. It looks for a tenth of the time: a look
-    may keep brokers, and other tests, from what is waited for. A file that is not there is one that comes."""
+    """Returns once the condition holds. Raises AssertionError after `seconds`. It looks for a tenth of the time only,
+    since a look takes processor time from brokers and other tests. If the condition meets a missing file, it does not
+    hold yet."""
     end = time.monotonic() + seconds
     while True:
         began = time.monotonic()
@@ -71,9 +74,9 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIEN
 
 @cache
 def _block() -> tuple[socket.socket, Iterator[int]]:
-    """Ports that only this process gives to its servers, in turn, and what holds them: a socket on the one before them,
-    until the process ends. Without it, another run of the tests might take a server's port while that server is down.
-    """
+    """Returns a block of ports that only this process gives to its servers: the socket that reserves the block, and the
+    ports in turn. The socket stays bound to the first port of the block until the process ends. Without it, another run
+    of the tests might take a server's port while that server is down."""
     for first in range(FIRST_PORT, FIRST_PORT + BLOCKS * PORTS, PORTS):
         held = socket.socket()
         try:
@@ -86,8 +89,9 @@ def _block() -> tuple[socket.socket, Iterator[int]]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on now, and that were not given for long. They are below those from which
-    Linux takes one for a connection: else a connection may have a server's port while that server is started again."""
+    """Ports of 127.0.0.1 that nobody listens on now, and that were not given out for long. They lie below the ports
+    that Linux takes for outgoing connections: else a connection might get a server's port while that server is started
+    again."""
     found: list[int] = []
     for port in itertools.islice(_block()[1], PORTS - 1):
         with contextlib.suppress(OSError), socket.socket() as probe:
@@ -100,7 +104,7 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def child(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
-    """`subprocess.Popen`, killed at the end if it still runs: Popen's own `with` would wait for it without a limit."""
+    """`subprocess.Popen`, killed at the end if it still runs. Popen's own `with` would wait for it without a limit."""
     with subprocess.Popen(command, **options) as process:
         try:
             yield process
@@ -138,8 +142,9 @@ def kept_off(thread: Path) -> float:
 
 
 class Stopwatch:
-    """Seconds since it was made, but for those that threads of this process, and of others, waited for a processor: a
-    busy machine is no fault of a broker. `but`: threads that do not count, by their `native_id`."""
+    """Seconds since it was made, without those for which threads waited for a processor: a busy machine is no fault of
+    a broker. It counts the threads of this process and of the processes `others` (pids), but not those in `but`
+    (`native_id`s)."""
 
     def __init__(self, *others: int, but: Collection[int] = ()) -> None:
         self._pids, self._but = (os.getpid(), *others), but
@@ -161,7 +166,7 @@ class Stopwatch:
 
 class Launcher:
     """Forks brokers from one warm process (tests/zygote.py). A context manager. `more`: more environment variables.
-    `module`: whose `run` gets the arguments."""
+    `module`: the one whose `run` gets the arguments."""
 
     def __init__(self, more: Mapping[str, str] | None = None, module: str = "krappy.cli.main") -> None:
         ours, theirs = socket.socketpair()
@@ -202,7 +207,7 @@ class Launcher:
 
     def close(self) -> None:
         self._lines.close()
-        self._socket.close()  # then it kills its remaining children, and ends
+        self._socket.close()  # the process then kills its remaining children, and ends
         try:
             self._zygote.wait(PATIENCE)
         except subprocess.TimeoutExpired:
@@ -212,7 +217,7 @@ class Launcher:
 
 @cache
 def launcher(module: str = "krappy.cli.main") -> Launcher:
-    """That of this process, which ends with it."""
+    """The launcher of this process; it ends with the process."""
     made = Launcher(module=module)
     atexit.register(made.close)
     return made
@@ -224,7 +229,7 @@ def forked(arguments: list[str], stdin: int, stdout: int, stderr: int) -> Child:
 
 
 def krappy(*arguments: object, stdin: bytes = b"", seconds: float = 120) -> subprocess.CompletedProcess[bytes]:
-    """What a command line prints, and its exit status. It is forked, too: most of a command's CPU time are its
+    """What a command line prints, and its exit status. The command is forked, too: most of its CPU time would go into
     imports."""
     command = [str(each) for each in arguments]
     taken, given = os.pipe()
@@ -267,7 +272,8 @@ class _Spawned:
 
 
 class _Forked:
-    """A child of the launcher's process: a zombie until it is reaped through it, so its pid stays its own."""
+    """A child of the launcher's process. It stays a zombie until the launcher reaps it, so no other process gets its
+    pid."""
 
     def __init__(self, launcher: Launcher, pid: int) -> None:
         self.pid = pid
@@ -301,7 +307,7 @@ class BrokerProcess:
         self.settings = {**listen, "log_level": "info", "log_format": "json", "ballast_bytes": 0, **settings}
         self.address = ""
         self.kafka = ""  # HOST:PORT of Kafka's protocol
-        self.http = ""  # and of the console, where the settings ask for one
+        self.http = ""  # HOST:PORT of the console; empty if the settings ask for none
         self.starts = 0
         self._launch = launch
         self._child: Child | None = None

@@ -11,13 +11,13 @@ import trio
 
 
 class Rounds(trio.abc.Instrument):
-    """The longest round, in seconds of processor time of its thread: other threads and programs count nothing.
+    """The longest round, in seconds of processor time of its thread: other threads and programs do not count.
 
-    With `report=rounds.report`, a broker of `run_broker` has it from its first event on; `measured` says that it does.
+    With `run_broker(…, report=rounds.report)` it measures from the broker's first event on; `measured` is set then.
     """
 
     def __init__(self) -> None:
-        self._began = math.inf  # since it is added in the middle of a round
+        self._began = math.inf  # it is added in the middle of a round, which does not count
         self.longest = 0.0
         self.measured = threading.Event()
 
@@ -34,7 +34,8 @@ class Rounds(trio.abc.Instrument):
 
 
 class HeldRounds(Rounds):
-    """`go`: while it is not set, the event loop stands still, so what is sent meanwhile comes at the same moment."""
+    """While `go` is not set, the event loop stands still, so that all that is sent meanwhile arrives at the same
+    moment."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -43,7 +43,7 @@ def run(main: Callable[[], Awaitable[T]], seed: int) -> T:
 
 
 class _At(trio.abc.Instrument):
-    """Cancels `scope` when `task`, or one that it has started, has stopped to wait for the n-th time."""
+    """Cancels `scope` when `task`, or a task that it has started, waits for the n-th time."""
 
     def __init__(self, task: Any, scope: trio.CancelScope, n: int) -> None:
         self._task = task

@@ -1,10 +1,10 @@
-"""What serves the tests of clients, the command line, Spark and the console (`make test-brokers`): one broker; or with
-KRAPPY_BROKERS=3 a cluster of three processes with a ZooKeeper, where each partition has three replicas; or with
-KRAPPY_BROKERS=gateway such a cluster, with two replicas, of which the tests know only the first broker. That leads
-nothing.
+"""Starts what serves the tests of clients, the command line, Spark and the console (`make test-brokers`). By default
+that is one broker. With KRAPPY_BROKERS=3 it is a cluster of three processes with a ZooKeeper, where each partition has
+three replicas. With KRAPPY_BROKERS=gateway each partition of such a cluster has two replicas, and the tests know only
+the first broker, which leads nothing.
 
-Native clients, and Kafka's, ask such a broker where else to go. Whoever asks over HTTP knows no other broker: that one
-asks the leaders and coordinators for him.
+Native clients and Kafka's clients learn from that broker of the others. A client over HTTP knows no other broker: the
+first one asks the leaders and coordinators for it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ alone = pytest.mark.skipif(BROKERS > 1, reason="about a single broker, or one th
 
 @contextmanager
 def serving(folder: Path, **settings: Any) -> Iterator[RunningBroker]:
-    """`address` and `kafka_address` are of all brokers that tests know, `http_address` and `data_dir` of the first one.
-    In a cluster, raises AssertionError at the end if a broker had an internal error."""
+    """A broker, or a cluster. `address` and `kafka_address` are of all brokers that the tests know, `http_address` and
+    `data_dir` of the first one. In a cluster, raises AssertionError at the end if a broker had an internal error."""
     if BROKERS == 1:
         with run_broker(folder / "data", durability="os", **settings) as broker:
             yield broker
@@ -48,7 +48,7 @@ def serving(folder: Path, **settings: Any) -> Iterator[RunningBroker]:
     with brokers(folder, BROKERS, shared=shared, lifetime=LIFETIME, **settings) as cluster:
         first = cluster.brokers[1]
         native, kafka = cluster.native, cluster.kafka
-        make_ready(cluster)  # else who asks over HTTP for the first group is told to come again
+        make_ready(cluster)  # else the first request over HTTP for a group is told to come again
         if GATEWAY:
             native, kafka = first.address, first.kafka
         yield RunningBroker(native, Path(first.data), kafka, first.http)
@@ -58,7 +58,7 @@ def serving(folder: Path, **settings: Any) -> Iterator[RunningBroker]:
 
 @cache
 def _zookeeper() -> ZooKeeperServer:
-    """That of this process, which ends with it."""
+    """The ZooKeeper of this process; it ends with the process."""
     own = ExitStack()
     atexit.register(own.close)
     folder = own.enter_context(tempfile.TemporaryDirectory())

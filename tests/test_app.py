@@ -115,7 +115,7 @@ def test_another_event_loop_is_one_plain_error(tmp_path: Path) -> None:
 
 
 def test_a_relative_folder_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever becomes of the program's own folder; a backup is taken from another one, too."""
+    """Also when the program changes its own folder afterwards; and a backup may be taken from another one."""
     monkeypatch.chdir(tmp_path)
     broker = krappy.Broker("data")
     monkeypatch.chdir("/")

@@ -315,7 +315,7 @@ I64 = st.one_of(st.integers(-(2**63), 2**63 - 1), st.sampled_from([-(2**63), -1,
 
 @given(st.lists(I64, min_size=1, max_size=20))
 def test_any_timestamps_fit_in_one_batch(times: list[int]) -> None:
-    """What the protocol lets producers send, the broker can put together anew, whoever sent it."""
+    """The broker can build a batch anew with any timestamps that the protocol lets producers send."""
     raw = encode(None, [b"v"] * len(times), timestamps=times)
     header = check(raw)
     assert header.max_timestamp == max(times)

@@ -1,4 +1,4 @@
-"""Decoding for who wants the values of keyed records alone: all else is as ever."""
+"""Decoding with `keyed=True`: values of records without a key may be missing, and all else is the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RecordBatch v2: what is refused, and what is unusual and is not."""
+"""RecordBatch v2: what is refused, and what is unusual but accepted."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_every_flipped_bit_is_noticed(raw: bytes) -> None:
         for bit in range(8):
             flipped = bytearray(raw)
             flipped[position] ^= 1 << bit
-            if position < 8 or 12 <= position < 16:  # base offset and leader epoch: the broker's to give
+            if position < 8 or 12 <= position < 16:  # base offset and leader epoch: the broker sets them
                 if accepts(check, bytes(flipped)):
                     assert (
                         read_header(flipped)[1:2] + read_header(flipped)[3:]
@@ -355,7 +355,7 @@ def test_limits(codec: int) -> None:
                 function(raw, limit=99_999)
     many = encode(None, [None] * 10_000, timestamps=NOW, codec=codec)
     decode(many, limit=1_000_000)
-    for function in (decode, validate):  # small records take more memory read than they do as bytes
+    for function in (decode, validate):  # small records take more memory once they are decoded than as bytes
         with pytest.raises(CorruptBatch):
             function(many, limit=100_000)
 

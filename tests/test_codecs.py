@@ -128,7 +128,7 @@ def test_forms(codec: int, packed: bytes, data: bytes) -> None:
             decompress(codec, packed, len(data) - 1)
 
 
-# Whole blocks or frames may be missing without a trace: what counts the records notices it.
+# Decompression can't notice that whole blocks or frames are missing: what counts the records notices it.
 @pytest.mark.parametrize(
     ("codec", "packed", "data"),
     [form for name, form in FORMS.items() if len(form[1]) < 1000 and name not in ("snappy, three blocks",)],
@@ -269,7 +269,7 @@ def many(codec: int, count: int, last: bytes) -> bytes:
 
 @pytest.mark.parametrize("codec", [codecs.GZIP, codecs.LZ4])
 def test_many_parts_are_read_in_linear_time(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted in bytes that go into the library, of which each call may leave over almost all."""
+    """Counts the bytes that go into the library: each call may leave almost all of them over."""
     fed = 0
 
     class Counting:
@@ -296,7 +296,7 @@ def test_many_parts_are_read_in_linear_time(codec: int, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("codec", list(EMPTY))
 def test_parts_may_be_bounded(codec: int) -> None:
-    """Beside one for each KiB: what honest writers make is never refused."""
+    """One part for each KiB of content is always allowed, beside `parts`: what honest writers make is never refused."""
     assert codecs.decompress(codec, many(codec, 9, b"content"), parts=10) == b"content"
     with pytest.raises(CorruptBatch, match="more than 10 parts"):
         codecs.decompress(codec, many(codec, 12, b"content"), parts=10)

@@ -191,7 +191,7 @@ def test_the_variables_of_a_kubernetes_service_are_not_settings(variable: str) -
     assert load({}, {variable: "tcp://10.0.0.1:7092"}) == ServerConfig()
 
 
-# Settings that may be any text; what it says is looked at when the broker starts.
+# Settings that may be any text: the broker reads their meaning only when it starts.
 TEXTS = (
     *("data", "rack", "tls_certificate", "tls_key", "tls_client_ca", "ssl_principal_mapping_rules"),
     *("sasl_enabled_mechanisms", "users_dir", "inter_broker_listener_name"),
@@ -271,7 +271,7 @@ def test_every_default_of_topics_can_be_given(name: str, tmp_path: Path) -> None
 
 
 def test_every_default_of_topics_is_one_of_the_broker() -> None:
-    """But for what is said of single replicas, or may have one value only."""
+    """Except settings of single replicas, and those that may have one value only."""
     assert SETTINGS.keys() - {setting.name for setting in OF_BROKER.values()} == {
         "follower.replication.throttled.replicas",
         "leader.replication.throttled.replicas",

@@ -1,4 +1,4 @@
-"""Modules that are loaded when they are first used."""
+"""Modules that are loaded only when they are first used."""
 
 from __future__ import annotations
 

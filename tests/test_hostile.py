@@ -220,7 +220,7 @@ def test_any_field_may_be_anything(
     for name in [*names, "no_such_field"]:
         for value in WRONG:
             if name in ("min_offset", "max_wait") and type(value) is int and value >= 0:
-                continue  # right, and waited for
+                continue  # a right value: the broker waits before it answers
             values = {name: PLAUSIBLE[name] for name in names if name in PLAUSIBLE}
             values[name] = value
             bodies.append(values)

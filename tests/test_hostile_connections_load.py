@@ -141,7 +141,7 @@ def bounded(broker: BrokerProcess, memory: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("leave", [True, False], ids=["they leave", "they stay"])
 def test_two_fetches_of_ten_thousand(broker: BrokerProcess, leave: bool) -> None:
-    """Those who leave leave nothing behind; those who stay hold up no stop."""
+    """Peers that leave take nothing of the broker's any more; peers that stay do not delay its stop."""
     with Raw(broker.kafka) as raw:
         raw.make("t")
     pair = encode_request(ApiKey.FETCH, 12, 1, "x", fetch([("t", 0, 0)], max_wait_ms=FOREVER, min_bytes=FOREVER)) * 2
@@ -168,7 +168,7 @@ def test_more_idle_connections_than_there_may_be(broker: BrokerProcess) -> None:
             assert b" 200 " in ask(broker.http, path)
         with Peer(broker.address) as peer:
             peer.ask(m.Ping(), m.Pong)
-        # They come by another listener, and wait there until they are accepted.
+        # The idle ones come by a listener of their own, and the last ones wait there until they are accepted.
         wait_until(lambda: bool(broker.events("connection_gave_way")), "an idle one has given way")
 
 
@@ -187,7 +187,7 @@ def test_pages_that_nobody_takes(broker: BrokerProcess) -> None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.connect((host, int(port)))
             sock.sendall(page)
-        time.sleep(10)  # they are there for so long: what is measured goes on meanwhile
+        time.sleep(10)  # the peers stay for so long, and the measuring goes on meanwhile
 
 
 COSTLY = {

@@ -1,4 +1,4 @@
-"""Whoever sends keys that take long to hash makes nobody wait: no round of the event loop takes long.
+"""Whoever sends keys that take long to hash makes nobody else wait: no round of the event loop takes long.
 
 A round is measured in processor time, so a busy machine changes little.
 """
@@ -31,7 +31,7 @@ from tests.rounds import Rounds
 
 WORST = 0.25  # seconds of a round
 MIB = 1 << 20
-LONG = MIB - 4096  # bytes of a key that is hashed, in a record that an event over HTTP or a Message may be
+LONG = MIB - 4096  # bytes of a key that is hashed; its record is as large as an event over HTTP, or a Message, may be
 
 
 class Victim:
@@ -67,7 +67,7 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
 
 @pytest.fixture(autouse=True)
 def _no_garbage_collection() -> Iterator[None]:
-    """What the tests keep would be looked through in the broker's time."""
+    """The garbage collector would look through all that the tests keep, during the broker's rounds."""
     gc.collect()
     gc.disable()
     yield
@@ -75,7 +75,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def at_home(size: int, count: int, index: int = 0) -> list[bytes]:
-    """So many keys of this size that murmur2 gives partition `index` of two."""
+    """`count` keys of this size that murmur2 gives to partition `index` of two."""
     found: list[bytes] = []
     number = 0
     while len(found) < count:
@@ -98,8 +98,8 @@ def packed(keys: list[bytes], *, timestamp: int = 1000, value: bytes = b"") -> b
 
 @pytest.mark.parametrize("count", [5, 15], ids=["small batches", "batches that are opened in a thread"])
 def test_keys_of_many_lengths(victim: Victim, count: int) -> None:
-    """Keys of one length would take a tenth of the time. Partitions are checked beside each other, when their events
-    become readable or are folded."""
+    """Keys of one length would take a tenth of the time. Partitions are tried at the same time: when their events
+    become readable, and when these are folded."""
     keys = [key for size in range(200, 1020, 3) for key in at_home(size, count)]
     data = packed(keys)
     assert len(data) < 300_000
@@ -232,7 +232,7 @@ def test_a_long_key_is_hashed_in_many_rounds() -> None:
 
 
 def test_keys_are_hashed_once(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though they stand behind a long one, which is hashed as it is folded."""
+    """Also if they stand behind a long key, which is hashed when it is folded."""
     victim.make("once")
     seen: list[bytes | None] = []
 
@@ -253,7 +253,7 @@ def test_keys_are_hashed_once(victim: Victim, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_view_is_not_far_behind_with_long_keys(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever sends them waits for it. What lags is counted as what it takes to hash it."""
+    """Their sender is made to wait for the view. The lag is counted by what it takes to hash the keys."""
     victim.make("behind")
     behind: list[int] = []
     look_ahead = ViewStrays.look_ahead

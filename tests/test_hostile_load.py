@@ -93,7 +93,7 @@ def peers(broker: BrokerProcess, count: int, receive_buffer: int = 0) -> Iterato
 
 
 def push(peer: Peer, data: bytes, seconds: float = 0.5) -> int:
-    """Sends as much as the broker takes within that time, as a peer that never reads; how much it was."""
+    """Sends as much as the broker takes within that time, as a peer that never reads; returns how many bytes."""
     peer.socket.setblocking(False)
     sent, end = 0, time.monotonic() + seconds
     while sent < len(data) and time.monotonic() < end:
@@ -109,7 +109,7 @@ def push(peer: Peer, data: bytes, seconds: float = 0.5) -> int:
 def fill(
     broker: BrokerProcess, topic: str, size: int, value: int = 1000, config: dict[str, object] | None = None
 ) -> int:
-    """A topic of about `size` bytes under distinct keys, made once; how many events."""
+    """Makes a topic of about `size` bytes under distinct keys, once; returns how many events it has."""
     count = size // value
     with Peer(broker.address) as peer:
         if topic in peer.topics():
@@ -157,8 +157,8 @@ def test_frames_full_of_tiny_values(broker: BrokerProcess, beside: Neighbour, bo
 
 
 def test_frames_byte_by_byte_from_many(broker: BrokerProcess, beside: Neighbour, bounded: Bounded) -> None:
-    """Together they are more than the budget: on a busy machine, those that wait with half of a frame for longer than
-    their grace, and so keep others waiting, are parted with."""
+    """Together they need more than the budget. On a busy machine, the broker parts with connections that wait with half
+    of a frame for longer than their grace, since they keep others waiting."""
     data = m.Message(1, bytes(120_000), b"k").frame(1)
     with bounded(200), peers(broker, 200) as hostile:
         for peer in hostile:
@@ -351,10 +351,10 @@ READERS = ["watch", "polls", "polls by key", "dead letters"]
 def test_readers_of_batches_that_open_to_very_much(
     broker: BrokerProcess, beside: Neighbour, bounded: Bounded, kind: str
 ) -> None:
-    """A MiB of log has hundreds of batches that open to 31 MiB: a watch, or a group, took gigabytes for it.
+    """A MiB of log has hundreds of batches that open to 31 MiB each: a watch, or a group, took gigabytes for it.
 
-    Some of these may be there at a time: one being opened, one being applied, copies of what is told of them, and what
-    the C library keeps of them.
+    Some of these may be there at a time: one that is being opened, one that is being applied, copies of what readers
+    are told of them, and what the C library keeps of them.
     """
     each, order = 31 * MIB // 30, "key" if kind == "polls by key" else "none"
     data = batch.encode([b"k%d" % key for key in range(30)], [bytes(each)] * 30, timestamps=1, codec=4)
@@ -380,7 +380,7 @@ def test_readers_of_batches_that_open_to_very_much(
 
 
 def test_answers_to_those_who_left_cost_nothing(tmp_path: Path) -> None:
-    """Peers that vanish while their publishes are written, thousands of times: the budget is not used up by them."""
+    """Peers vanish while their publishes are written, thousands of times: they do not use up the budget."""
     with broker_process(tmp_path / "data", memory_bytes=MIB) as broker:
         for _ in range(60):
             with Peer(broker.address) as peer:
@@ -473,7 +473,7 @@ HTTP: dict[str, bytes] = {
 
 @pytest.mark.parametrize("kind", HTTP)
 def test_http_peers_by_the_thousand(tmp_path: Path, launch: Launcher, kind: str) -> None:
-    """Each sends as much as is taken of it, reads nothing, and stays. The native port is served meanwhile."""
+    """Each sends as much as the broker takes of it, reads nothing, and stays. The native port is served meanwhile."""
     settings: dict[str, Any] = {
         "memory_bytes": MEMORY,
         "view_memtable_bytes": 4 * MIB,

@@ -84,7 +84,7 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
 
 @pytest.fixture(autouse=True)
 def _no_garbage_collection() -> Iterator[None]:
-    """What the tests keep would be looked through in the broker's time."""
+    """The garbage collector would look through all that the tests keep, during the broker's rounds."""
     gc.collect()
     gc.disable()
     yield
@@ -104,7 +104,7 @@ def quick(victim: Victim, attack: Callable[[], None]) -> None:
 
 
 def flood(address: str, data: bytes, count: int) -> None:
-    """Sends it on each of so many connections at once, and reads what is answered to the end."""
+    """Sends the data on each of `count` connections at once, and reads what is answered to the end."""
     host, _, port = address.rpartition(":")
 
     def send(to: Sequence[socket.socket]) -> None:
@@ -213,7 +213,7 @@ def test_batches_that_take_long_to_open(victim: Victim, kind: str) -> None:
 
 
 def pipelined(victim: Victim, key: ApiKey, version: int, bodies: Iterator[dict[str, Any]], client: str = "x") -> None:
-    """All at once; then the answers."""
+    """Sends all the requests at once; then reads the answers."""
     some = [encode_request(key, version, number, client, body) for number, body in enumerate(bodies)]
     with victim.entered() as raw:
         for each in some:
@@ -253,7 +253,7 @@ def commits(victim: Victim) -> None:
 
 
 def pages(victim: Victim) -> None:
-    """Everything that there is by now, of each kind, by many at once."""
+    """Many clients at once ask for pages of each kind, with everything that there is by now."""
     import httpx
 
     for path in ("/metrics", "/api/v1/groups", "/api/v1/topics", "/api/v1/connections", "/api/v1/overview"):
@@ -277,7 +277,7 @@ def asked_pages(victim: Victim, path: str, count: int) -> Iterator[None]:
             each.sendall(head.encode())
         yield
         answers = [each.recv(12, socket.MSG_PEEK) for each in opened]
-        assert b"HTTP/1.1 200" in answers, answers  # which ones there was no place for is chance
+        assert b"HTTP/1.1 200" in answers, answers  # chance decides which of them there was no place for
 
 
 def live(victim: Victim) -> None:

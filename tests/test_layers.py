@@ -141,7 +141,8 @@ ONLY_IMPORTERS = {
 FORBIDDEN_TARGETS = {"testing": "it is for the tests of users"}
 
 
-# What has a name is reached by `session.access`, or `call.access`, which is told the operation.
+# These attributes of a broker lead to what has a name. Handlers reach it through `session.access`, or `call.access`,
+# which is told the operation.
 BEHIND_THE_DOOR = {
     *("topics", "topics.by_id", "topic", "topic_for_producer", "create_topic", "alter_topic", "delete_topic", "led"),
     *("groups", "kafka_groups", "transactions", "staging", "snapshots", "internal", "names", "catalog"),
@@ -161,7 +162,7 @@ class Import(NamedTuple):
 
     @property
     def inner(self) -> str:
-        """Below krappy: "store.log"; "__init__" for the package itself."""
+        """Its name below krappy: "store.log"; "__init__" for the package itself."""
         return self.target.partition(".")[2] or "__init__"
 
 
@@ -245,7 +246,7 @@ def test_a_module_imports_only_what_its_layer_may(module: str) -> None:
 
 
 def ways_around(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Where a module takes from a broker what is to be had by the door."""
+    """Where a module takes from a broker what it must get through the door."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Attribute) or node.attr not in BEHIND_THE_DOOR:
             continue
@@ -306,7 +307,8 @@ def test_circles_are_found() -> None:
 
 
 def test_there_is_no_circle() -> None:
-    """Imports for type checking counted. One of two files of one folder is a noun in two halves."""
+    """Imports for type checking count, too. Two modules of one folder may import each other: they are one noun in two
+    halves."""
     arrows = {
         name: {each.inner for each in imports(name, path) if each.top == "krappy" and each.inner in KNOWN} - {name}
         for name, path in KNOWN.items()
@@ -316,8 +318,8 @@ def test_there_is_no_circle() -> None:
 
 
 def test_no_two_public_classes_share_a_name() -> None:
-    """But the blocking client has the names of the async one, for it is the same client; and messages have those that
-    PROTOCOL.md gives them, and are `messages.Scan` to their users."""
+    """Except the blocking client, which has the names of the async one, for it is the same client; and the messages,
+    which have the names that PROTOCOL.md gives them, and are `messages.Scan` to their users."""
     found: dict[str, list[str]] = {}
     for module, path in KNOWN.items():
         if not within(module, ["clients.sync", "blocking", "wire.messages"]):
@@ -329,7 +331,7 @@ def test_no_two_public_classes_share_a_name() -> None:
 
 
 def test_the_tree_is_found() -> None:
-    """A rule that looks at nothing holds nothing."""
+    """Without this, the rules would hold if no module was found."""
     assert {"errors", "wire.messages", "store", "handlers", "cli.main"} <= set(KNOWN)
     assert not any(name.startswith(("handlers.handlers", "store.store")) for name in KNOWN)
 

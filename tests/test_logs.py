@@ -1,4 +1,5 @@
-"""What an operator reads: a level for each event, nothing said too often, the time and the event first."""
+"""What an operator reads: each event has a level, nothing is said too often, and a line begins with the time and the
+event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker holds in memory beyond what it uses: it is given back."""
+"""Memory that a broker holds beyond what it uses is given back."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def test_pages_between_what_is_in_use_are_given_back() -> None:
 
 
 class Process:
-    """Its figures, in MiB and seconds, and how often it has given memory back: then 40 MiB are left beside what is
-    allocated."""
+    """The figures of a process, in MiB and CPU seconds, and how often it has given memory back. After that, 40 MiB stay
+    resident beside what is allocated."""
 
     def __init__(self) -> None:
         self.resident = self.allocated = self.trims = 0
@@ -80,8 +80,8 @@ async def at_once(work: Callable[[], None]) -> None:
 
 
 def trims(monkeypatch: pytest.MonkeyPatch, *looks: tuple[int, int, float]) -> list[int]:
-    """How often it has given memory back after each look. `looks`: what is resident and allocated then, and the CPU
-    time since the one before; the first is as it begins."""
+    """How often a process has given memory back after each look. `looks`: for each look, what is resident and what is
+    allocated (MiB), and the CPU seconds since the look before. The first is the state at the start, and is no look."""
     process, found = Process(), []
     monkeypatch.setattr(memory, "allocated", lambda: process.allocated * MIB)
     monkeypatch.setattr(memory, "give_back", process.trim)
@@ -125,7 +125,7 @@ def test_what_is_not_used_is_given_back(
     ("outcome", "said"), [("works", ["given back"] * 2), ("fails", ["given back", "internal_error"])]
 )
 def test_a_broker_does_so_while_it_serves(tmp_path: Path, outcome: str, said: list[str]) -> None:
-    """It goes on to serve where that fails."""
+    """Where giving back fails, it goes on serving."""
     command = [sys.executable, "-c", SERVED, str(tmp_path / "data"), outcome]
     with child(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -59,7 +59,7 @@ keys_of_all_sizes = st.lists(st.binary(max_size=20) | st.binary(min_size=1020, m
 @given(keys_of_all_sizes, st.integers(1, 100_000) | st.sampled_from([1, 2, 3, 4, 12, 16, 99_999, 100_000]), st.data())
 def test_keys_judged_together_are_judged_as_one_by_one(keys: list[bytes], partitions: int, data: st.DataObject) -> None:
     index = data.draw(st.integers(0, min(partitions, 5) - 1))
-    if data.draw(st.booleans()):  # all of them at home, but for one perhaps
+    if data.draw(st.booleans()):  # all of them in their own partition, but for one perhaps
         keys = [key for key in keys if murmur2(key) % partitions == index] * 5 + keys[:1]
     assert any_elsewhere(keys, partitions, index) == any(murmur2(key) % partitions != index for key in keys)
 
@@ -76,7 +76,7 @@ def test_many_keys_of_one_length_are_judged_together(partitions: int) -> None:
 
 
 def test_long_keys_are_hashed_within_bounds() -> None:
-    """A batch of 869 bytes may have one of 24 MB: to hash it would hold up everybody for a second."""
+    """A batch of 869 bytes may contain a key of 24 MB: to hash it would hold up everybody for a second."""
     long = bytes(MOST_HASHED)
     home = partition_for(long, 3)
     assert not any_elsewhere([long], 3, home)

@@ -1,5 +1,6 @@
-"""What a broker has in memory once it takes requests, and nobody has asked it for anything: no module that only a part
-needs which is not used. Each takes memory for as long as the broker runs, and time of its start."""
+"""What a broker has in memory once it takes requests, before anybody has asked it for anything. A module that only some
+part needs is not loaded before that part is used. It would take memory for as long as the broker runs, and time of its
+start."""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ def test_a_broker_has_not_imported_what_it_does_not_use(imported: set[str], modu
 
 
 def test_what_it_uses_is_found(imported: set[str]) -> None:
-    """A rule that looks at nothing holds nothing."""
+    """Without this, the test above would pass if no module was found."""
     assert {"trio", "rocksdict", "krappy.handlers.kafka.fetch", "krappy.handlers.native.table"} <= imported
 
 

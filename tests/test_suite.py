@@ -26,9 +26,9 @@ def test_a_suite_in_the_background_can_end_what_it_starts(number: int) -> None:
     """`nohup make test &` ignores SIGHUP (1) and SIGINT (2); what a test starts does not."""
     command = ["sh", "-c", 'trap "" HUP INT; exec "$@"', "sh", sys.executable, "-c", STARTS_ONE, str(number)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert int(done.stdout) in (-number, 1), done.stderr  # Python ends by KeyboardInterrupt, or of the signal
+    assert int(done.stdout) in (-number, 1), done.stderr  # by KeyboardInterrupt, or by the signal
 
 
 def test_what_begins_first_is_there() -> None:
-    """A file that was renamed would begin last, and end last."""
+    """Each file that is to begin first exists. One that was renamed would begin last, and end last."""
     assert all((ROOT / unit).exists() for unit in {*FIRST, *TOGETHER})

@@ -119,7 +119,7 @@ def _round(
         before = processor_seconds(pid)
         done = batches(address, topic, events, settings)
         if settings.view:
-            client.table(topic).get(events.keys[0])  # waits until the table includes everything
+            client.table(topic).get(events.keys[0])  # waits until the table has everything
         spent = processor_seconds(pid) - before
         if not readers or not case.reads or case.path != "tail" or case.query.get("text"):
             return Seen(done.seconds, spent)
