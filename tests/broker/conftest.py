@@ -10,8 +10,8 @@ from krappy.core import latest, live_offsets
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small limits: blocks of 8 offsets, files in parts of 40 bytes, and a reader that returns 3 offsets behind counts
-    as far behind.
+    """Small limits: blocks of 8 offsets, files in parts of 40 bytes, and a reader that is 3 offsets behind when it
+    returns counts as far behind.
 
     New readers get the table as it is now, however slow the machine is.
     """

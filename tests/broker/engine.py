@@ -43,7 +43,7 @@ async def running(data: Path, report: Any = None, **given: Any) -> AsyncIterator
 
 
 def as_killed(data: Path, into: Path) -> None:
-    """The folder of a broker that does nothing just now, as a kill would leave it at this moment."""
+    """Copies the folder of a broker that does nothing just now, as a kill would leave it at this moment."""
     while True:
         try:
             shutil.copytree(data, into)
@@ -53,14 +53,15 @@ def as_killed(data: Path, into: Path) -> None:
 
 
 async def publish(partition: Partition, count: int, keys: Sequence[bytes | None] | None = None, **more: Any) -> int:
-    """One batch of events whose values are their numbers in it. The first offset."""
+    """Publishes one batch of events whose values are their numbers in it; returns the first offset."""
     values = [b"%d" % number for number in range(count)]
     stored = await partition.publish(batch.encode(keys, values, timestamps=1_000, **more)).wait()
     return stored.offset
 
 
 def events(polled: GroupPolled) -> list[Got]:
-    """What a member was given: the leased events out of the batches that came with them, each exactly once."""
+    """What a member was given: the leased events of the batches that came with them. Asserts that each came exactly
+    once."""
     there: dict[tuple[str, int, int], tuple[bytes | None, bytes | None, int, Headers]] = {}
     for topic, partition, _, _, data in polled.parts:
         for header, view in batch.split(data):
@@ -105,7 +106,7 @@ async def read_all(partition: Partition) -> list[Got]:
 
 
 async def until(ready: Any) -> None:
-    """Waits for something that is bound to happen. A file that is gone while it is looked at: it looks again."""
+    """Waits until `ready` returns true, which is bound to happen. If a file is gone while it looks, it looks again."""
     with trio.fail_after(60):
         while True:
             with suppress(FileNotFoundError):

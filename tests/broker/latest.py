@@ -26,7 +26,7 @@ class Consumer:
 
     def __init__(self, room: int = 1) -> None:
         self.position = 0
-        self.began = 0  # it knows nothing of what was before
+        self.began = 0  # before this offset it knows nothing
         self.held: dict[bytes, tuple[int, bytes]] = {}
         self.rows: list[Row] = []
         self.reading = TableReading()
@@ -36,7 +36,7 @@ class Consumer:
         self.reading = TableReading()
 
     async def fetch(self, tables: LatestTables, partition: Partition) -> bool:
-        """One answer. False at the end of the log."""
+        """Takes one answer; returns False at the end of the log."""
         end = partition.last_stable_offset
         if self.position < partition.start_offset:
             self.reading.lost()

@@ -4,7 +4,7 @@ A task gives up the event loop where it waits for a thread, before the thread be
 thread that asks the loop for something. Between two of these something else may have happened, and whoever decided
 before the wait, and acts after it, may be wrong. Here each of them is a gate, which opens when the explorer says so. A
 scenario of some actors is run again and again, each time with another order of the gates, until all orders were tried.
-What must hold is asked between any two steps. Time stands still, and goes on when nothing else can.
+What must hold is checked between any two steps. Time stands still, and goes on only when nothing else can.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Explorer:
         self._clock = clock
         self._gates: list[tuple[str, trio.Event]] = []
         self._exploring = False
-        self._limiters: set[trio.CapacityLimiter] = set()  # of threads
-        self._threads = 0  # that run now, and will come to a gate or an end
+        self._limiters: set[trio.CapacityLimiter] = set()  # of the threads
+        self._threads = 0  # threads that run now, and will come to a gate or an end
         self._quiet = trio.Event()
         self._waited = 0.0  # seconds that have passed since somebody went on
         self.steps: list[str] = []
@@ -60,7 +60,7 @@ class Explorer:
             await event.wait()
 
     def _open_all(self) -> None:
-        """Who is still at a gate, or waits for a thread, when an error has ended it all goes on."""
+        """An error has ended the run: whoever is still at a gate, or waits for a thread, goes on."""
         self._exploring = False
         for limiter in self._limiters:
             limiter.total_tokens += limiter.statistics().tasks_waiting
@@ -110,7 +110,7 @@ class Explorer:
     # --- who goes next
 
     async def _settle(self) -> None:
-        """Until everybody waits: for a gate, for a time, or for somebody else."""
+        """Returns when everybody waits: for a gate, for a time, or for somebody else."""
         while True:
             await trio.testing.wait_all_tasks_blocked()
             if not self._threads:
@@ -119,7 +119,8 @@ class Explorer:
             await self._quiet.wait()
 
     async def run(self, scenario: Scenario, choices: list[int]) -> list[tuple[int, int]]:
-        """One order: the first gates are chosen by `choices`, later ones take the first. (chosen, of how many) each."""
+        """Runs one order: `choices` says which gate opens at each of the first steps; later steps open the first gate.
+        Returns (chosen, of how many) for each step."""
         trace: list[tuple[int, int]] = []
         self.steps, self._waited, left = [], 0.0, set(scenario.actors)
 
@@ -142,7 +143,7 @@ class Explorer:
         return trace
 
     async def _step(self, scenario: Scenario, choices: list[int], trace: list[tuple[int, int]], left: set[str]) -> bool:
-        """Lets one go on; False when all have ended."""
+        """Lets one actor go on; returns False when all have ended."""
         await self._settle()
         scenario.check()
         if self._gates:
@@ -187,10 +188,11 @@ def explore(
     drawn: bool = False,
     **given: Any,
 ) -> int:
-    """Tries all orders, or the first `limit`; how many. `scenario` is given a name for a topic of its own each time.
+    """Tries all orders, or the first `limit`; returns how many it tried. It gives `scenario` a name for a topic of its
+    own each time.
 
-    `drawn`: tries `limit` orders that are drawn by lot, the same in each run. For what has very many orders: the first
-    ones differ in their last steps only. An error tells the order in which it came.
+    `drawn`: tries `limit` orders that are drawn at random, the same in each run. That is for what has very many orders:
+    the first ones differ in their last steps only. An error tells the order in which it came.
     """
     clock = trio.testing.MockClock(rate=1)
 

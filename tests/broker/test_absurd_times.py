@@ -21,7 +21,7 @@ ANY = {"message.timestamp.after.max.ms": TOP}
 
 @trio_test
 async def test_they_share_a_batch_with_others(tmp_path: Path) -> None:
-    """As on their way to a dead-letter topic, into which somebody else publishes too."""
+    """As on the way to a dead-letter topic, to which somebody else publishes, too."""
     async with running(tmp_path) as broker:
         partition = (await broker.create_topic("t", 1, ANY))[0].led(0)
         times = [TOP, -1, 1_000]
@@ -45,7 +45,7 @@ async def test_a_member_gets_a_part_of_their_batch(tmp_path: Path) -> None:
 
 @trio_test
 async def test_a_batch_that_can_not_be_made_costs_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever mistake of the broker's it is: only its own publishers are refused."""
+    """Whichever fault of the broker it is, only the publishers of that batch are refused."""
     reported: list[str] = []
     async with running(tmp_path, lambda event, **facts: reported.append(event)) as broker:
         partition = (await broker.create_topic("t", 1, {}))[0].led(0)

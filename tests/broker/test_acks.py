@@ -146,8 +146,8 @@ async def test_a_retry_is_answered_as_it_asks(tmp_path: Path) -> None:
 
 @trio_test
 async def test_too_few_replicas_are_told_before_a_gap_that_they_make(tmp_path: Path) -> None:
-    """Batches that an idempotent producer sends without waiting: were the later ones told of a gap, librdkafka would
-    write again, in a new epoch, what it is not sure of."""
+    """These are batches that an idempotent producer sends without waiting. If the later ones were refused for the gap,
+    librdkafka would write again, in a new epoch, batches that the log may have."""
     async with led(tmp_path) as it:
         producer = await it.partition._lent.new_producer_id()  # type: ignore[attr-defined]
 

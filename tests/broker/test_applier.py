@@ -20,7 +20,8 @@ from tests.broker import engine
 
 
 def test_batches_that_were_not_kept_leave_no_gap(tmp_path: Path) -> None:
-    """Offsets 5 to 9 were too much to keep: the batches in memory end before them, whatever is kept behind."""
+    """Offsets 5 to 9 were too much to keep: what is read from memory ends before them, even if batches behind them are
+    kept."""
     views = Views(tmp_path / "views")
     config = SimpleNamespace(view=False)
     partition: Any = SimpleNamespace(
@@ -44,7 +45,8 @@ def test_batches_that_were_not_kept_leave_no_gap(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_each_event_counts_however_few_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
-    """Else events of one key would be folded again for minutes after a crash. Both from memory and from the log."""
+    """Else events of one key would be folded again for minutes after a crash. This holds for events from memory and
+    from the log."""
     if not kept:
         monkeypatch.setattr(applier, "KEPT", 0)
 

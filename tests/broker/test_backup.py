@@ -45,8 +45,9 @@ async def test_topics_are_made_while_a_backup_waits_for_a_compaction(tmp_path: P
 
 @trio_test
 async def test_a_decision_in_a_backup_does_not_decide_the_next_transaction(tmp_path: Path) -> None:
-    """The catalog is held with a commit that is being completed. The logs are held later: the same producer's next
-    transaction is not to be in them, for a restored broker would complete the commit again, and end it."""
+    """The backup has the catalog while a commit is being completed, and the logs later. The same producer's next
+    transaction must not be in those logs: a restored broker would complete the commit again, and so end that
+    transaction."""
     async with running(tmp_path / "data") as broker, trio.open_nursery() as nursery:
         others, _ = await broker.create_topic("others", AT_ONCE, {})
         partition = await made(broker)
@@ -85,8 +86,9 @@ async def test_a_decision_in_a_backup_does_not_decide_the_next_transaction(tmp_p
 async def test_a_backup_that_has_a_job_undecided_has_none_of_its_markers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool
 ) -> None:
-    """The catalog is held while the job is published, one log before it goes on in a new segment, and the other one
-    later. A restored broker that can't write the rest gives the job up: nothing of it may be committed."""
+    """The backup holds the catalog while the job is published, one log before that log goes on in a new segment, and
+    the other log later. A restored broker that can't write the rest gives the job up, so nothing of it may be
+    committed."""
     written = trio.Event()
     real = Publication.write
 
@@ -138,7 +140,7 @@ async def end(producer: Producer, ended: trio.Event) -> None:
 
 
 def copy(held: Path, data: Path) -> None:
-    """What counts of the files that are held."""
+    """Copies of each file that the backup holds as many bytes as the manifest says."""
     for name, size in json.loads((held / MANIFEST).read_bytes())["files"]:
         (data / name).parent.mkdir(parents=True, exist_ok=True)
         (data / name).write_bytes((held / name).read_bytes()[:size])

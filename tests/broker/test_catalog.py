@@ -285,7 +285,7 @@ TestCatalogHistory = CatalogHistory.TestCase
 
 
 class Lagging(LocalStore):
-    """Another broker's: its image is that of `seen` until a write of it was refused."""
+    """The store of another broker: its image stays that of `seen` until a write was refused."""
 
     seen: Image | None = None
 
@@ -336,7 +336,7 @@ def test_settings_of_a_deleted_topic_do_not_come_to_one_that_was_made_anew(catal
 
 
 def test_a_topic_that_another_broker_has_just_made_is_not_damaged(catalog: SyncCatalog, tmp_path: Path) -> None:
-    """The image has it, or its new partitions, before this broker has numbered them."""
+    """The image has the topic, or its new partitions, before this broker has numbered them."""
     catalog.create("t", 2, {"retention.ms": "1000"})
     meta = Meta(tmp_path / "other")
     other = Catalog(catalog.store, ViewNumbers(meta), inline, 2)
@@ -365,7 +365,7 @@ def test_a_broker_that_is_alone_tells_of_numbers_that_are_lost(catalog: SyncCata
 
 
 def test_two_brokers_change_settings_of_all_brokers_at_once(catalog: SyncCatalog) -> None:
-    """So do users and groups."""
+    """The same holds for users and groups."""
     first = catalog.overrides("brokers")
     trio.run(first.save, FOR_ALL, {}, {"log.retention.ms": "1000", "log.segment.bytes": "5000"})
     other = OverrideStore(lagging_store(catalog), catalog.meta, inline, "brokers")

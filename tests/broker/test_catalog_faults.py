@@ -55,7 +55,7 @@ async def kafka_commit(broker: LocalBroker, group: str, at: int) -> None:
 
 
 async def delete_group(broker: LocalBroker, name: str) -> None:
-    """The second time, where the first was refused behind the deed, it is gone."""
+    """Deletes a group. It may be gone already, if a try before was refused only after it had deleted the group."""
     try:
         await broker.groups.delete(name)
     except UnknownGroup:
@@ -126,7 +126,7 @@ def check_whole(found: dict[str, Any]) -> None:
 
 
 async def taken(broker: LocalBroker, name: str, step: Step, refused: list[str]) -> None:
-    """Tries until it is."""
+    """Tries a step until it is taken; adds each error to `refused`."""
     while True:
         try:
             await step(broker)
@@ -143,7 +143,7 @@ Memory = dict[str, Any]
 
 
 async def settled(broker: LocalBroker) -> Memory:
-    """What it has in memory once it is through with what was decided, and the disk takes changes."""
+    """What the broker has in memory once it has carried out what was decided, and the disk takes changes again."""
     with trio.fail_after(30):
         while broker.meta.failure or any(each.prepared for each in broker.transactions.list()):
             await trio.sleep(0.01)
@@ -156,9 +156,11 @@ async def settled(broker: LocalBroker) -> Memory:
 
 
 async def life(data: Path, faults: Faults, number: int) -> tuple[list[Memory], Memory, list[str]]:
-    """All steps, in which the operation of this number fails.
+    """Runs all steps, in which the operation of this number fails.
 
-    What memory had before and after the step in which the disk failed; at the end; what was refused."""
+    Returns what memory had before and after the step in which the disk failed, what it had at the end, and what was
+    refused.
+    """
     refused: list[str] = []
     around: list[Memory] = []
     async with running(data, durability="fsync") as broker:
@@ -179,10 +181,10 @@ async def found_by_restart(data: Path) -> Memory:
 
 
 def check_untouched(found: Memory, before: Memory, after: Memory) -> None:
-    """What the step that was under way does not touch is as it was."""
+    """What the step under way does not touch is as it was."""
     for part, held in before.items():
         for key, value in held.items():
-            if after[part].get(key) == value and part != "pending":  # which is as it was again once the step is over
+            if after[part].get(key) == value and part != "pending":  # "pending" differs only within a step
                 assert found[part].get(key) == value, (part, key)
 
 

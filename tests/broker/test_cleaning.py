@@ -25,7 +25,7 @@ Work = Callable[[LocalBroker, Partition], Awaitable[None]]
 
 
 async def dirty(broker: LocalBroker) -> Partition:
-    """A log of some closed segments in which half of the events are overtaken."""
+    """A log of some closed segments in which newer events have taken the place of half of the events."""
     config = {"cleanup.policy": "compact,delete", "segment.bytes": 2000, "retention.ms": -1, "retention.bytes": 4000}
     topic, _ = await broker.create_topic("t", 1, config)
     partition = topic.led(0)
@@ -157,7 +157,7 @@ def test_no_tombstone_goes_because_the_view_was_dropped(
 async def test_a_view_that_is_behind_keeps_no_other_log_from_being_compacted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is told, each round, and its own log is compacted when it has caught up."""
+    """The view is reported in each round, and its own log is compacted when it has caught up."""
     monkeypatch.setattr(cleaning, "PATIENCE_S", 0.1)
     told: list[tuple[str, Any]] = []
 
@@ -178,7 +178,7 @@ async def test_a_view_that_is_behind_keeps_no_other_log_from_being_compacted(
         for partition in partitions:
             for _ in range(6):
                 await publish(partition, 2, [b"a", b"b"])
-        await partitions[1].applier.caught_up()  # it is not waited for longer than for the other one
+        await partitions[1].applier.caught_up()  # else the round might not wait long enough for this one either
         with trio.fail_after(60):
             await broker.housekeeper.look(broker.housekeeper.compact)
         assert ("housekeeping_failed", "behind-0") in told

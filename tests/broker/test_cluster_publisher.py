@@ -1,4 +1,4 @@
-"""In which order the coordinator of a staged job makes things durable, and has them done by others."""
+"""In which order the coordinator of a staged job makes things durable, and has other brokers do theirs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ async def published(job: Job, *, tried: bool) -> list[Step]:
 
 @trio_test
 async def test_a_try_of_an_earlier_coordinator_is_aborted_once_its_commit_can_not_come_up_any_more() -> None:
-    """That one may have written "Marking" to its log and to a follower's, where the next coordinator would find it."""
+    """That coordinator may have written "Marking" to its own log and to a follower's, where the next one would find
+    it."""
     assert await published(Job("j", JobState.PUBLISHING, producer_id=7), tried=True) == [
         ("Publishing", 7),
         ("abort", 7),

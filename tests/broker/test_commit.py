@@ -54,7 +54,8 @@ async def test_a_retry_of_what_was_never_synced_is_refused(
 async def test_what_follows_a_batch_that_is_not_committed_waits_until_that_comes_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is in the log, but another leader may take it out: of a producer that is not known any sequence is taken."""
+    """The log has it, but another leader may take it out of the log. From a producer that the log does not know, any
+    sequence is taken."""
     async with running(tmp_path, durability="fsync") as broker:
         partition = (await broker.create_topic("t", 1, {}))[0].led(0)
         await broker.catalog.skip_producer_ids(8)
@@ -81,7 +82,7 @@ async def test_what_follows_a_batch_that_is_not_committed_waits_until_that_comes
 async def test_a_producer_is_not_forgotten_beside_its_own_append(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was silent for long, and is not any more: what it sent before is still known again."""
+    """It was silent for long, and then sends again: what it had sent before is still known."""
     async with running(tmp_path, durability="fsync", retention_check_ms=HOUR) as broker:
         partition = (await broker.create_topic("t", 1, {"retention.ms": -1}))[0].led(0)
         await broker.catalog.skip_producer_ids(8)
@@ -107,7 +108,8 @@ async def test_a_producer_is_not_forgotten_beside_its_own_append(
 
 @trio_test
 async def test_what_follows_a_refused_batch_is_refused_in_the_same_drain_too(tmp_path: Path) -> None:
-    """A producer that knows of the refusal sends what was behind it once more, under another id: it is not there."""
+    """A producer that knows of the refusal sends what followed once more, under another id. So the log must not have
+    it."""
 
     def sent(sequence: int, value: bytes) -> bytes:
         return batch.encode([b"k"], [value], timestamps=1, producer_id=7, producer_epoch=0, base_sequence=sequence)
@@ -134,9 +136,10 @@ async def test_what_follows_a_refused_batch_is_refused_in_the_same_drain_too(tmp
 async def test_a_write_that_a_sync_has_covered_before_it_is_back_is_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transactional: bool
 ) -> None:
-    """It is written while the sync of the one before is about to begin, which covers both; and its thread is slow to
-    come back. No other sync follows. It is not committed before it is back: nobody knows yet that it may belong to an
-    open transaction, and then its events are neither stable nor in the table."""
+    """A batch is written while the sync of the batch before it is about to begin. That sync covers both, and no other
+    sync follows. The thread that wrote the batch is slow to come back, and the batch is not committed before that:
+    until then nobody knows that it may belong to an open transaction, whose events are neither stable nor in the table.
+    """
     async with running(tmp_path, durability="fsync") as broker:
         partition = (await broker.create_topic("t", 1, {}))[0].led(0)
         producer = await Producer(broker, "tx").init()

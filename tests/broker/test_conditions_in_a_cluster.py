@@ -57,8 +57,8 @@ async def outcome(later: Later[StoredAt]) -> int | type[Exception]:
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_a_refusal_waits_for_what_it_rests_on(commits: bool, tmp_path: Path) -> None:
-    """Two at the same time, and both expect what is there. The second is right to be refused only if the first one's
-    event will not be lost with its leader."""
+    """Two conditional writes come at the same time, and both expect what is there. The second one is refused rightly
+    only if the first one's event can't be lost with its leader."""
 
     async def main() -> None:
         async with engine.running(tmp_path) as broker:
@@ -76,7 +76,7 @@ def test_a_refusal_waits_for_what_it_rests_on(commits: bool, tmp_path: Path) -> 
 
 
 def test_one_is_judged_once_the_followers_have_what_was_before(tmp_path: Path) -> None:
-    """It waits for the commit of that, which comes with a follower's fetch."""
+    """The condition waits until what was before is committed, which a follower's fetch brings about."""
 
     async def main() -> None:
         async with engine.running(tmp_path) as broker:
@@ -95,7 +95,7 @@ def test_one_is_judged_once_the_followers_have_what_was_before(tmp_path: Path) -
 
 
 def test_more_is_written_once_the_followers_have_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only so much may be written and not committed."""
+    """Only so much may be written that is not committed."""
     monkeypatch.setattr(commit, "MAX_WAITING", 100)
 
     async def main() -> None:
@@ -116,7 +116,8 @@ def test_more_is_written_once_the_followers_have_what_waits(tmp_path: Path, monk
 
 
 def test_one_that_waits_is_not_judged_when_the_role_has_ended(tmp_path: Path) -> None:
-    """A new leader does not know yet how far the one before it has committed, so its table may lack that."""
+    """A new leader does not know yet how far the one before it has committed, so its table may lack committed
+    events."""
 
     async def main() -> None:
         async with engine.running(tmp_path) as broker:
@@ -124,7 +125,7 @@ def test_one_that_waits_is_not_judged_when_the_role_has_ended(tmp_path: Path) ->
             written = publish(partition)
             await trio.testing.wait_all_tasks_blocked()
             await lead_anew(partition)
-            asked = publish(partition, 1)  # it has been committed elsewhere, and read there
+            asked = publish(partition, 1)  # the event of this publish has been committed elsewhere, and read there
             await trio.testing.wait_all_tasks_blocked()
             await partition.rest()
             assert await outcome(asked) is NotLeader
@@ -148,7 +149,7 @@ def test_one_without_a_lease_refuses_nothing(tmp_path: Path, monkeypatch: pytest
 
 
 def test_who_waits_for_what_is_written_waits_no_longer_than_the_role(tmp_path: Path) -> None:
-    """What was not committed by then may be cut from the log, which would never again be as long."""
+    """What was not committed by then may be cut from the log, and then the log might never be that long again."""
 
     async def main() -> None:
         async with engine.running(tmp_path) as broker:

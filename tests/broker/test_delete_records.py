@@ -34,7 +34,7 @@ async def made(broker: LocalBroker, **config: object) -> Partition:
 
 
 async def offsets(partition: Partition) -> list[int]:
-    """What may be read; the first batch comes whole."""
+    """The offsets that may be read. A read returns the whole first batch, so those below the start are left out."""
     return [event.offset for event in await read_all(partition) if event.offset >= partition.start_offset]
 
 
@@ -58,7 +58,7 @@ def transactional(producer: int, epoch: int, sequence: int) -> bytes:
 
 
 async def begin(broker: LocalBroker, partition: Partition) -> Callable[[], Awaitable[object]]:
-    """One event of a transaction that is open then. What commits it."""
+    """Writes one event of a transaction and leaves it open; returns what commits the transaction."""
     coordinator = broker.transactions
     producer, epoch = await coordinator.init_producer("mover", 60_000)
     await coordinator.add_partitions("mover", producer, epoch, [TopicPartition("t", 0)])
@@ -179,7 +179,7 @@ async def test_a_deleted_topic_has_nothing_to_delete(tmp_path: Path) -> None:
 async def test_the_start_moves_under_a_view_that_is_folded_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Just between the applier's asking for a batch and its getting it."""
+    """The start moves just after the applier has asked for a batch, and before it gets it."""
     async with running(tmp_path) as broker:
         partition = await made(broker, **SMALL)
         for _ in range(5):
@@ -235,7 +235,8 @@ async def test_an_open_transaction_holds_up_no_deletion(tmp_path: Path) -> None:
 async def test_nothing_aborted_is_read_where_the_start_moves_under_a_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw: bool
 ) -> None:
-    """What was aborted below the start is forgotten with the next transaction, while a slow reader holds it."""
+    """A slow reader holds aborted events below the new start; the next transaction makes the broker forget that they
+    were aborted."""
     async with running(tmp_path) as broker:
         partition = await made(broker)
         coordinator = broker.transactions
@@ -267,7 +268,8 @@ async def test_nothing_aborted_is_read_where_the_start_moves_under_a_reader(
 
 @trio_test
 async def test_what_is_deleted_before_it_is_decided_is_in_no_table(tmp_path: Path) -> None:
-    """Though it waits in memory to be folded: a restart, which does not have it, would come to another table."""
+    """Even though the event waits in memory to be folded: after a restart it would not be there, so the table would
+    differ."""
     async with running(tmp_path) as broker:
         partition = await made(broker)
         await begin(broker, partition)

@@ -18,7 +18,7 @@ from tests.broker.engine import as_killed, publish, running
 
 @trio_test
 async def test_groups_begin_anew_in_a_topic_that_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A position in the old topic would pass over the first events of the new one."""
+    """A position in the old topic would make a group skip the first events of the new one."""
     close = deletion.close
 
     async def killed_before(*given: Any) -> None:
@@ -47,8 +47,8 @@ async def test_groups_begin_anew_in_a_topic_that_is_made_anew(tmp_path: Path, mo
 async def test_a_disk_that_refuses_a_sync_leaves_the_rest_for_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ends neither housekeeping nor a start; who makes a topic of that name is told."""
-    refused, taken = True, 0  # of those that come, so many are taken first
+    """The refusal ends neither housekeeping nor a start; whoever makes a topic of that name gets the error."""
+    refused, taken = True, 0  # `taken`: how many syncs succeed before
     sync = Disk.fsync_dir
     said: list[str] = []
 
@@ -67,7 +67,7 @@ async def test_a_disk_that_refuses_a_sync_leaves_the_rest_for_later(
         await broker.changes.finish_deletions()
         with pytest.raises(StorageError, match="Too many open files"):
             await broker.create_topic("t", 1, {})
-    taken = 1  # the start's own, without which it would promise what it can't keep
+    taken = 1  # the start's own sync, without which it would promise what it can't keep
     async with running(tmp_path, lambda event, **_: said.append(event)) as broker:
         assert said.count("deletion_unfinished") == 1
         assert "internal_error" not in said

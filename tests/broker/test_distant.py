@@ -19,7 +19,8 @@ LEADER, EPOCH = 2, 5
 
 
 class Leader:
-    """Leads all partitions: `logs` by topic's id, each with its start and end. ListOffsets tells of `named`."""
+    """Leads all partitions. `logs`: start and end of the log by the topic's id. ListOffsets answers for the topic with
+    the id `named`."""
 
     def __init__(self, id: bytes, start: int = 0, end: int = 0) -> None:
         self.logs = {id: (start, end)}
@@ -78,7 +79,7 @@ def run(leader: Leader, test: Callable[[World], Awaitable[None]], count: int = 1
 
 
 def test_what_a_leader_tells_of_an_earlier_topic_of_that_name_is_not_taken() -> None:
-    """It does not know yet that the topic was made anew. ListOffsets names no id."""
+    """The leader does not know yet that the topic was made anew, and ListOffsets names no id."""
     leader = Leader(b"old", 1_000, 2_000)
 
     async def test(world: World) -> None:
@@ -114,7 +115,7 @@ def test_many_partitions_of_a_leader_are_begun_together() -> None:
 
 
 def test_where_a_log_starts_is_learnt_by_a_read_that_comes_too_late() -> None:
-    """Nobody waits for news, as when only dead events are left."""
+    """Also when nobody waits for news, as when only dead events are left."""
     leader = Leader(b"new", 0, 7)
 
     async def test(world: World) -> None:
@@ -141,8 +142,8 @@ def test_a_replica_that_is_not_in_sync_is_not_used() -> None:
 
 
 class Deposed(Leader):
-    """As that of broker OLD, which still tells where its own log ends, late; another one leads since, whose log has
-    grown beyond that."""
+    """Answers like a leader OLD that was deposed and still tells, late, where its own log ends. Another broker leads
+    since then, and its log has grown beyond that."""
 
     OLD, NEW_EPOCH, ENDS, LATER = LEADER, EPOCH + 1, 30, 50
 
@@ -171,7 +172,7 @@ class Deposed(Leader):
 
 
 def test_what_the_last_leader_tells_late_is_not_where_the_next_ones_news_begin() -> None:
-    """A group that has come to where the last leader's log ended would miss what is between."""
+    """Else a group that has come to the end of the last leader's log would miss the events between."""
     leader = Deposed(b"new")
 
     async def test(world: World) -> None:

@@ -91,7 +91,8 @@ async def test_one_pass_serves_all_who_began_before_it(tmp_path: Path, monkeypat
 
 @trio_test
 async def test_keys_that_came_in_place_of_lost_ones_are_found(tmp_path: Path) -> None:
-    """An unclean election has taken an event, and the partition is as long as before when another one has come."""
+    """An unclean election has taken an event from a partition, and another event has come in its place, so that the
+    partition is as long as before."""
     async with running(tmp_path) as broker:
         topic = (await broker.create_topic("t", 2, {}))[0]
         cut = topic.led(1)

@@ -57,7 +57,7 @@ async def test_what_has_expired_leaves_the_view_when_it_is_much(tmp_path: Path) 
         assert kept(partition) == [KEYS[0], *KEYS[30:]]
         await partition.delete_records(45)
         await keeper.sweep(partition)
-        assert len(kept(partition)) == 21  # fewer have expired since than were left
+        assert len(kept(partition)) == 21  # fewer have expired since the sweep than it left
         await publish(partition, 1, KEYS[:1])
         await partition.delete_records(-1)
         await keeper.sweep(partition)
@@ -94,7 +94,7 @@ async def test_a_snapshot_shows_what_has_expired_since(tmp_path: Path) -> None:
             later = broker.open_snapshot([partition], None, None, None, 60_000, tombstones=False)
             assert snapshot.rows(0, None, None, 1 << 20, tombstones=False).keys == KEYS
             broker.snapshots.close(snapshot.id)
-        assert kept(partition) == KEYS[40:]  # who began later does not see them anyway
+        assert kept(partition) == KEYS[40:]  # whoever began later does not see the others anyway
         assert later.rows(0, None, None, 1 << 20, tombstones=False).keys == KEYS[40:]
 
 

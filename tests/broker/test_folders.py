@@ -74,7 +74,7 @@ async def test_events_that_nobody_claims_are_neither_taken_up_nor_deleted(tmp_pa
 
 @trio_test
 async def test_an_old_copy_of_a_partitions_folder(tmp_path: Path) -> None:
-    """There is no other replica. So it is told, and the broker goes on with what it has."""
+    """There is no other replica, so the broker reports it and goes on with what it has."""
     data, old = tmp_path / "data", tmp_path / "old"
     said: list[dict[str, Any]] = []
     async with running(data, durability="fsync") as broker:
@@ -129,7 +129,7 @@ async def test_folders_that_are_no_old_copies(tmp_path: Path) -> None:
 
 
 def test_a_replica_that_comes_back(tmp_path: Path) -> None:
-    """An earlier version, which knows no records, removed it in between."""
+    """An earlier version, which does not write the file `reached`, removed the replica in between."""
     reached = ReachedFile(tmp_path / "reached")
     for id in (b"a" * 16, b"b" * 16):
         reached.of(id, 0).note(9, 1)
@@ -147,7 +147,8 @@ def test_a_replica_that_comes_back(tmp_path: Path) -> None:
 
 @trio_test
 async def test_what_is_left_without_events_makes_way(tmp_path: Path) -> None:
-    """As a crash may leave it while partitions were added. Its offsets would not begin at 0."""
+    """As a crash may leave it while partitions were added. Else the offsets of the new partition would not begin
+    at 0."""
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 1, {})
         await publish(topic.led(0), 5)
@@ -185,7 +186,7 @@ async def test_a_topic_does_not_open_anothers_folder(tmp_path: Path) -> None:
 
 @trio_test
 async def test_finishing_a_deletion_leaves_anothers_folder(tmp_path: Path) -> None:
-    """One of the same name that was made since."""
+    """The topic has the same name, and was made since."""
     async with running(tmp_path / "data") as broker:
         await broker.create_topic("t", 1, {})
         stored = await broker.catalog.delete("t")
@@ -200,7 +201,7 @@ async def test_finishing_a_deletion_leaves_anothers_folder(tmp_path: Path) -> No
 
 
 def flip(folder: Path, what: bytes) -> None:
-    """One bit, where the catalog's write-ahead log has this."""
+    """Flips one bit, at the place where the catalog's write-ahead log has these bytes."""
     wal = max(folder.glob("[0-9]*.log"))
     data = bytearray(wal.read_bytes())
     data[data.index(what) + 2] ^= 1
@@ -246,7 +247,7 @@ async def test_a_damaged_catalog_is_refused_and_goes_on_when_that_is_wanted(tmp_
 
 @trio_test
 async def test_any_bit_of_the_write_ahead_log_that_is_flipped_is_noticed(tmp_path: Path) -> None:
-    """Whatever it does to the log: what was synced is there, or the broker says that it is not."""
+    """Whatever the bit does to the log, what was synced is there, or the broker says that it is not."""
     async with running(tmp_path / "data", durability="fsync") as broker:
         for name in ("alpha", "beta"):
             await broker.create_topic(name, 1, {})

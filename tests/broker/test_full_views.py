@@ -154,7 +154,7 @@ Work = Callable[[LocalBroker, Partition], Awaitable[object]]
 
 
 async def filled(broker: LocalBroker, config: Mapping[str, Any] = FULL) -> Partition:
-    """Of a new topic, with several segments."""
+    """The partition of a new topic, with several segments."""
     topic, _ = await broker.create_topic("t", 1, config)
     partition = topic.led(0)
     for _ in range(40):
@@ -243,7 +243,7 @@ def test_nobody_waits_for_a_view_that_has_ended(
 def test_a_topic_is_deleted_while_its_log_is_shortened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Work
 ) -> None:
-    """A thread works at the log when it is deleted: what it finds is no trouble of the disk."""
+    """A thread works on the log when the log is deleted. The error that the thread meets is no fault of the disk."""
     began, deleted = threading.Event(), threading.Event()
     roll, destroy = Log.roll, Log.destroy
 
@@ -276,7 +276,7 @@ def test_a_topic_is_deleted_while_its_log_is_shortened(
 
 
 def test_a_topic_is_deleted_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So it is where a thread waits for the disk."""
+    """Also while the threads that read it wait for the disk."""
     deleted = threading.Event()
     read_span, find_timestamp, find_latest, destroy = Log.read_span, Log.find_timestamp, Log.find_latest, Log.destroy
 

@@ -11,7 +11,7 @@ from trio.testing import trio_test
 from krappy import errors
 from tests.broker.engine import events, offsets, publish, running
 
-ALL = (1000, 1 << 20)  # records and bytes of a poll that takes what there is
+ALL = (1000, 1 << 20)  # records and bytes of a poll that takes all there is
 LONG_MS = 60_000  # ms; no test waits for so long
 
 

@@ -1,6 +1,6 @@
-"""Where a group goes on when its log has another history than the one that it has read (KIP-320): elections take events
-from the log, and others come in their place. What counts as settled was delivered and acknowledged, and no more is
-delivered again than must be."""
+"""Where a group goes on when its log has another history than the one that the group has read (KIP-320): an election
+has taken events from the log, and others have come in their place. An event counts as settled only if it was delivered
+and acknowledged, and no more is delivered again than must be."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class World:
         return found
 
     def changed(self, shared: SharedPartition) -> None:
-        """It has gone on, or back."""
+        """The group has gone on, or back."""
         frontier = shared.leases.frontier
         self.history = (self.log.events if frontier > len(self.history) else self.history)[:frontier]
 
@@ -141,8 +141,8 @@ class World:
         self.exact &= len(set(self.history)) <= MOST
 
     def ack(self) -> None:
-        """Of what was ever delivered: some of it is lost by now. Not of what is from before all epochs that are known:
-        there a lost event can't be told from the one in its place."""
+        """Acknowledges some of what was ever delivered; part of that is lost by now. It leaves out events from before
+        all known epochs: there the group can't tell a lost event from the one in its place."""
         pairs = self.shared.leases.lineage.pairs
         for event in self.random.sample(self.held, min(len(self.held), 3)):
             self.held.remove(event)
@@ -163,7 +163,7 @@ class World:
         pairs = zip(before, log, strict=False)
         parting = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(before), len(log)))
         assert leases.frontier <= parting
-        if self.exact and epoch == self.epoch:  # else it may have gone back once more
+        if self.exact and epoch == self.epoch:  # else the group may have gone back once more
             assert leases.frontier == parting, "more is delivered again than must be"
         self.history = log[: leases.frontier]
 
@@ -210,7 +210,7 @@ class Here:
 
 
 class Leader:
-    """What other brokers answer. Now and then there is an election before they do."""
+    """Answers as other brokers would. Now and then there is an election before they answer."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -249,7 +249,7 @@ class Leader:
             raise NotLeader("it leads in another epoch")
         found = world.log.epochs.end_of(epoch, world.log.end_offset) if epoch >= 0 else None
         if world.random.random() < 0.1:
-            world.elect()  # the answer counts no more
+            world.elect()  # the answer does not count any more
         return found
 
 
@@ -298,7 +298,8 @@ def test_what_counts_as_settled_was_acknowledged(
 
 
 def test_an_epoch_may_begin_where_the_last_event_before_is() -> None:
-    """Compaction may have removed its first events, and another replica may have them."""
+    """One replica may lack the first events of the epoch, as compaction has removed them, and another replica may have
+    them."""
     one, other = (
         batch.encode([None] * 2, [b""] * 2, timestamps=0, base_offset=base, leader_epoch=epoch)
         for base, epoch in ((5, 1), (12, 3))
@@ -311,7 +312,7 @@ def test_an_epoch_may_begin_where_the_last_event_before_is() -> None:
 
 
 class Copy(Here):
-    """A follower's, which has a log of its own."""
+    """A follower's copy of the partition, which has a log of its own."""
 
     still_leads = False
     epoch = 0
@@ -326,8 +327,8 @@ class Copy(Here):
 
 
 def test_where_a_replica_lacks_the_last_epoch_its_leader_is_asked() -> None:
-    """It can't know whether that epoch's events are lost, or come yet. For long nothing new may be written, and what
-    was given back is to be delivered again."""
+    """The replica can't know whether that epoch's events are lost or still to come. It may be long before something new
+    is written, and what was given back must be delivered again before that."""
     world = World(Random(0), False, Leases)
     world.random = cast(Any, SimpleNamespace(random=lambda: 1.0))  # no more elections
     led, copy = world.elsewhere(), Copy(world)
@@ -349,7 +350,7 @@ def test_where_a_replica_lacks_the_last_epoch_its_leader_is_asked() -> None:
 
 
 def test_where_the_last_leaders_log_began_says_nothing_of_the_next_ones() -> None:
-    """That one has events which the other had deleted, and new ones behind them, which nobody has had."""
+    """The next leader has events that the last one had deleted, and new ones behind them, which nobody has read."""
     world = World(Random(0), True, Leases)
     world.random = cast(Any, SimpleNamespace(random=lambda: 1.0))  # no more elections
     shared, leases = world.shared, world.shared.leases
@@ -370,8 +371,8 @@ def test_where_the_last_leaders_log_began_says_nothing_of_the_next_ones() -> Non
 
 @pytest.mark.parametrize("keeps", [False, True])
 def test_epochs_of_a_position_without_any_are_written_at_once(keeps: bool) -> None:
-    """The group may stay without members for long, and its next coordinator is to know which history it has read. Not
-    where that would forget them all the same."""
+    """The group may stay without members for long, and its next coordinator must know which history the group has read.
+    They are not written where the storage of the group would not keep them."""
     world, written = World(Random(0), False, Leases), list[SharedPartition]()
     group: Any = world.shared.group
     group.changed, group.keeps_epochs = written.append, keeps
@@ -384,7 +385,7 @@ def test_epochs_of_a_position_without_any_are_written_at_once(keeps: bool) -> No
 
 
 def test_events_of_two_epochs_before_the_position_are_noted_as_of_the_last() -> None:
-    """What waits is read together with what is new, by a group that knew no epoch before."""
+    """A group that knew no epoch before reads the events that wait together with new ones."""
     leases = Leases.load([1, 10, 0, 5, 5, 1, 0], max_deliveries=3)
     leases.lease(0, "m", 1_000, LogSlice(5, 20, [(5, 19)], epochs=[(1, 5), (2, 8)]), 100)
     assert (leases.frontier, leases.lineage.pairs) == (20, ((2, 10),))

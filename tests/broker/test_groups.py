@@ -58,7 +58,8 @@ async def test_polls_take_partitions_in_turn(tmp_path: Path) -> None:
 async def test_what_is_acknowledged_in_parts_is_all_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str
 ) -> None:
-    """Its client leaves after the first part: nobody gets what follows, and then its other leases are free."""
+    """The member's connection ends after the first part. Meanwhile nobody gets its events, and when all parts are
+    acknowledged, its other leases are free."""
     monkeypatch.setattr(member_module, "AT_ONCE", 10)
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 1, {})
@@ -152,7 +153,7 @@ async def test_a_lost_connection_gives_its_events_to_the_one_who_waits(tmp_path:
 
 @trio_test
 async def test_what_comes_later_wakes_a_waiting_poll(tmp_path: Path) -> None:
-    """An event, a lease that ends, a delay that ends, a key that is free again: each wakes the poll by itself."""
+    """An event, a lease that ends, a delay that ends, and a key that is free again: each wakes the poll by itself."""
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 1, {})
         holder = await broker.groups.join("g", "a", ["t"], order="key", lease_ms=100)
@@ -277,7 +278,7 @@ async def test_the_dead_are_buried_as_they_were_with_where_they_came_from(tmp_pa
 @pytest.mark.parametrize("size", [1, 900_000])
 @trio_test
 async def test_the_dead_are_buried_whatever_their_timestamps(tmp_path: Path, size: int) -> None:
-    """They were taken once: what the dead-letter topic takes of producers is nothing to them."""
+    """These events were accepted once, so the limits of the dead-letter topic for producers do not apply to them."""
     far = 2**60
     async with running(tmp_path, log_message_timestamp_after_max_ms=0, log_message_timestamp_before_max_ms=0) as broker:
         given = {"message.timestamp.after.max.ms": 2**63 - 1, "message.timestamp.before.max.ms": 2**63 - 1}
@@ -299,7 +300,7 @@ async def test_the_dead_are_buried_whatever_their_timestamps(tmp_path: Path, siz
 
 @trio_test
 async def test_the_dead_of_groups_with_like_names_are_buried_all_the_same(tmp_path: Path) -> None:
-    """Though nobody may create two topics whose names differ in dots and underscores alone."""
+    """Also though nobody may create two topics whose names differ in dots and underscores alone."""
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 1, {})
         await publish(topic.led(0), 1)
@@ -315,7 +316,7 @@ async def test_the_dead_of_groups_with_like_names_are_buried_all_the_same(tmp_pa
 
 @trio_test
 async def test_the_dead_wait_for_a_topic_that_takes_them(tmp_path: Path) -> None:
-    """An event that the dead-letter topic refuses is neither lost nor settled, also over a restart."""
+    """An event that the dead-letter topic refuses is neither lost nor settled, also after a restart."""
     reports: list[str] = []
 
     def report(event: str, **facts: Any) -> None:
@@ -342,7 +343,7 @@ async def test_the_dead_wait_for_a_topic_that_takes_them(tmp_path: Path) -> None
 async def test_one_that_its_dead_letter_topic_refuses_holds_up_no_other(
     refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others are buried, each once however often it is tried again, also those beyond what is read at a time."""
+    """The others are buried once each, however often burying is tried; also those beyond what is read at a time."""
     monkeypatch.setattr(dead_letters, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(dead_letters, "AT_A_TIME", 2)
     reports: list[str] = []
@@ -460,7 +461,8 @@ async def test_events_that_are_gone_settle_by_themselves(tmp_path: Path) -> None
 
 @trio_test
 async def test_an_ack_is_not_answered_before_the_disk_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write that fails is told to who acked; the same ack then waits for the next write, though all is settled."""
+    """A write that fails is told to whoever acknowledged; the same ack then waits for the next write, though all is
+    settled."""
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 1, {})
         await publish(topic.led(0), 3)
@@ -514,7 +516,7 @@ async def test_a_group_that_can_not_be_written_stops_no_other(tmp_path: Path, mo
 
 @trio_test
 async def test_a_group_waits_for_no_other_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a cluster, where the partitions of the groups' topic have other replicas each."""
+    """As in a cluster, where each partition of the groups' topic has replicas of its own."""
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 1, {})
         await publish(topic.led(0), 2)
@@ -586,7 +588,7 @@ async def test_a_coordinator_that_may_be_deposed_gives_no_event_of_a_key(
 async def test_a_coordinator_that_may_be_deposed_buries_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next one may have settled it."""
+    """The next coordinator may have settled the event."""
     reports: list[tuple[str, dict[str, Any]]] = []
 
     def report(event: str, **facts: Any) -> None:
@@ -624,7 +626,7 @@ async def test_waiting_polls_end_when_the_broker_stops(tmp_path: Path) -> None:
 
 @trio_test
 async def test_a_log_that_lost_its_tail_takes_the_group_back(tmp_path: Path) -> None:
-    """With durability "os" a power loss may take events that were leased already. New events come in their place."""
+    """With durability "os" a loss of power may take events that were leased already. New events come in their place."""
     reports: list[str] = []
     async with running(tmp_path / "a") as broker:
         topic, _ = await broker.create_topic("t", 1, {})
@@ -648,7 +650,7 @@ async def test_a_log_that_lost_its_tail_takes_the_group_back(tmp_path: Path) -> 
 
 @trio_test
 async def test_who_moves_a_group_brings_no_dead_event_into_its_topic(tmp_path: Path) -> None:
-    """A dead event that its group is to get anew, since it was moved back meanwhile, is dead no more."""
+    """An event that is about to be buried is not dead any more if its group was moved back and is to get it again."""
     async with running(tmp_path) as broker:
         partition = (await broker.create_topic("t", 1, {}))[0].led(0)
         await publish(partition, 1)
@@ -664,7 +666,7 @@ async def test_who_moves_a_group_brings_no_dead_event_into_its_topic(tmp_path: P
             return span
 
         partition.read = moved  # type: ignore[method-assign]
-        member.close()  # and with it goes the only delivery that the event may have
+        member.close()  # this ends the only delivery that the event may have
         await until(lambda: moves)
         dead = broker.topic("t.g.dead").led(0)
         member = await broker.groups.join("g", "a", ["t"], max_deliveries=1)
@@ -676,7 +678,7 @@ async def test_who_moves_a_group_brings_no_dead_event_into_its_topic(tmp_path: P
 
 @trio_test
 async def test_a_slow_join_holds_up_nobody_but_its_own_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk is asked where events of a time begin, and takes long."""
+    """The disk is asked where the events of some time begin, and takes long to answer."""
     offset_for, slow, asked = Partition.offset_for, trio.Event(), trio.Event()
 
     async def found(partition: Partition, start: str, start_at: int | None) -> int:

@@ -30,7 +30,7 @@ KEYS: list[bytes | None] = [b"a", b"b", b"c", b"a", b"b", b"c", b"a", b"b", b"c"
 
 
 async def lose(partition: Partition, end: int) -> None:
-    """Another one leads, which has nothing from `end` on, and then this one again, which has followed it."""
+    """Another broker, which has nothing from `end` on, leads; this one follows it, and then leads again."""
     epoch, version, me = partition.epoch, partition.state_version, partition.leader
     await partition.take(PartitionState(OTHER, epoch + 1), version + 1, Role.FOLLOWER, me)
     await trio.to_thread.run_sync(partition.log.truncate, end)
@@ -41,7 +41,8 @@ async def lose(partition: Partition, end: int) -> None:
 @trio_test
 @pytest.mark.parametrize("order", ["none", "key"])
 async def test_a_group_that_looks_late_gets_all_that_came_in_place_of_what_was_lost(tmp_path: Path, order: str) -> None:
-    """Events that it has acknowledged out of order, too, and those that it has not; deliveries count anew."""
+    """It gets events that it had acknowledged out of order, too, and those that it had not; their deliveries count
+    anew."""
     async with running(tmp_path) as broker:
         partition = (await broker.create_topic("t", 1, NO_VIEW))[0].led(0)
         await publish(partition, 5, KEYS[:5])
@@ -91,7 +92,7 @@ async def test_a_damaged_leader_epoch_is_no_history(tmp_path: Path, order: str) 
 
 @trio_test
 async def test_an_ack_names_which_event_it_means(tmp_path: Path) -> None:
-    """Although the same member has the event that came in its place, or had it."""
+    """Even if the same member has, or had, the event that came in place of the lost one."""
     async with running(tmp_path) as broker:
         partition = (await broker.create_topic("t", 1, NO_VIEW))[0].led(0)
         await publish(partition, 5)
@@ -171,8 +172,8 @@ async def test_what_was_read_before_an_election_is_leased_to_nobody(
 @trio_test
 @pytest.mark.parametrize("waits", [5, 7])
 async def test_a_poll_while_the_log_is_being_cut_finds_nothing_there(tmp_path: Path, waits: int) -> None:
-    """A follower's log has its new end some time before its high watermark is told of that. An event that is to be
-    delivered again, behind that end, is not read."""
+    """While a follower's log is cut, the log has its new end before the high watermark has. An event behind that end,
+    which is to be delivered again, is not read."""
     async with running(tmp_path) as broker:
         partition = (await broker.create_topic("t", 1, NO_VIEW))[0].led(0)
         await publish(partition, 5)
@@ -193,7 +194,8 @@ async def test_a_poll_while_the_log_is_being_cut_finds_nothing_there(tmp_path: P
 
 @trio_test
 async def test_no_event_is_dead_since_a_lost_one_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lost one was read to be published; its topic takes it, and another event has its offset by then."""
+    """The lost event was read to be published to the dead-letter topic, which takes it. By then another event has its
+    offset."""
     async with running(tmp_path) as broker:
         partition = (await broker.create_topic("t", 1, NO_VIEW))[0].led(0)
         await publish(partition, 5)
@@ -351,7 +353,7 @@ async def test_a_broker_alone_writes_what_earlier_versions_can_read(tmp_path: Pa
 
 @trio_test
 async def test_an_offset_is_not_named_in_very_many_epochs(tmp_path: Path) -> None:
-    """Each is looked for in thousands of leases."""
+    """Each epoch is looked for in thousands of leases."""
     async with running(tmp_path) as broker:
         partition = (await broker.create_topic("t", 1, NO_VIEW))[0].led(0)
         await publish(partition, 10)

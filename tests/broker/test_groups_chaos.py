@@ -1,7 +1,7 @@
 """Members that come, ack, nack, stall and leave at random, and brokers that die under them.
 
-What is kept beside is what any user would count: which events the broker said are acknowledged, which acks it left
-unanswered, which events stand in the dead-letter topic, and in what order the events of a key were seen.
+The test keeps what any user would count: which events the broker said are acknowledged, which acks it left unanswered,
+which events stand in the dead-letter topic, and in what order the events of a key were seen.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Chaos:
         self.random = random.Random(seed)
         self.order = order
         self.max_deliveries = 3 if order == "none" else 10_000
-        self.acked: set[Place] = set()  # and the broker has said so
+        self.acked: set[Place] = set()  # the broker has said so
         self.maybe: Counter[Place] = Counter()  # acked, and not refused: not answered yet, or never
         self.keys: dict[tuple[int, bytes], list[int]] = defaultdict(list)  # the events of each key
         self.given = 0
@@ -98,7 +98,7 @@ class Chaos:
                 if event.key is not None:
                     return  # with key order the later ones of its key went back with it
             elif what < 0.12:
-                continue  # forgotten: its lease ends some time
+                continue  # left alone: its lease ends some time
             elif what < 0.15:
                 return
             else:

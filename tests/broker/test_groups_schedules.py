@@ -1,8 +1,9 @@
-"""Requests about one group, all at once, in many schedules: what came of them is what one after the other would have
-come to, in some order.
+"""Requests about one group, all at once, in many schedules: their outcome is that of the same requests one after the
+other, in some order.
 
-The model is the specification in a few lines. What may happen while a request waits for the disk is found here by
-trying, so a new "look, wait, write" shows."""
+The model is the specification in a few lines. The schedules try what may happen while a request waits for the disk, so
+a new "look, wait, write" shows here.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ TOGETHER = 3
 
 
 class State(NamedTuple):
-    """Of a group, None where there is none. `floors`: by partition."""
+    """The state of a group; where there is no group, it is None. `floors`: by partition."""
 
     kafka: bool
     members: int
@@ -44,17 +45,17 @@ Found = State | None
 
 class Request(NamedTuple):
     kind: str
-    at: int = 0  # an offset, or the timestamp that it has
+    at: int = 0  # an offset; an event's timestamp is its offset, too
 
     def model(self, found: Found) -> tuple[Found, str]:
-        """What the group is afterwards, and how the request is answered."""
+        """What the group is after the request, and how the request is answered."""
         kind = self.kind
         if kind in ("join", "commit"):
             if found is not None and found.kafka:
                 return found, "WrongGroupKind"
             if kind == "join":
                 begun = found or State(False, 0, ())
-                missing = {} if begun.floors else {0: self.at, 1: self.at}  # what a known topic gained: from the first
+                missing = {} if begun.floors else {0: self.at, 1: self.at}  # new partitions: from their first event
                 missing = missing or {index: 0 for index in range(2) if index not in dict(begun.floors)}
                 return begun._replace(members=begun.members + 1).moved(missing), "done"
             if found is not None and found.members:
@@ -105,7 +106,7 @@ def found(groups: GroupCoordinator, name: str) -> Found:
 
 
 def possible(before: Found, requests: list[Request]) -> set[tuple[Found, tuple[str, ...]]]:
-    """What there is in the end, and the answers, for every order of the requests."""
+    """What the group may be in the end, with the answers, for every order of the requests."""
     outcomes = set()
     for order in itertools.permutations(range(len(requests))):
         state, answers = before, [""] * len(requests)

@@ -1,4 +1,4 @@
-"""Keys that are looked at a step at a time."""
+"""Keys are looked at a step at a time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Rounds(trio.abc.Instrument):
 
 
 def test_partitions_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many have something to look at."""
+    """However many of them have something to look at."""
     key, rounds = bytes(hashing.STEP), Rounds()
     home = murmur2(key) % 2
     monkeypatch.setattr(hashing, "any_elsewhere", rounds.looked)
@@ -65,7 +65,7 @@ def test_very_many_bytes_are_not_hashed() -> None:
 
 
 def test_single_records_are_looked_at_again_when_there_are_more() -> None:
-    """Those for which a drain has no room wait for the next one, and others join them."""
+    """Records for which a drain has no room wait for the next drain, and others join them."""
     strays = [key for key in map(str, range(100)) if murmur2(key.encode()) % 2]
     at_home = [key for key in map(str, range(100)) if not murmur2(key.encode()) % 2]
     single = Singles()

@@ -35,11 +35,11 @@ class Asked(NamedTuple):
     ask: Callable[[LocalBroker, Any], Awaitable[Any]]
     seen: Callable[[LocalBroker], Any]
     prepare: Callable[[LocalBroker], Awaitable[Any]] | None = None
-    kept: bool = True  # a restart shows the same
+    kept: bool = True  # whether a restart shows the same
 
 
 def topics(broker: LocalBroker) -> Any:
-    """What there is, the same in the catalog and in each partition as it runs."""
+    """The topics, which are the same in the catalog and in each partition that runs."""
     found = {}
     for stored in broker.catalog.list():
         topic = broker.topics[stored.name]
@@ -120,7 +120,7 @@ def held(broker: LocalBroker) -> Any:
 
 
 def gone_below(broker: LocalBroker) -> Any:
-    """Of the partitions alone: several of them are not one operation."""
+    """The topics, with the start of each partition: a deletion in one partition is whole, one in several is not."""
     return topics(broker)
 
 
@@ -157,7 +157,7 @@ OPERATIONS = {
 
 
 async def quiet() -> None:
-    """What goes on behind the operation is done, but for what waits for time to pass."""
+    """Returns when all that goes on behind the operation is done, but for what waits for time to pass."""
     for _ in range(60):
         await trio.lowlevel.checkpoint()
     await trio.testing.wait_all_tasks_blocked()
@@ -184,12 +184,12 @@ def test_all_or_nothing(tmp_path: Path, name: str) -> None:
                 if watched is not None and "t" not in broker.topics:
                     assert all(partition.gone is not None for partition in watched.local.values())
                     assert not broker.catalog.deleting()
-                if after == outcomes[0]:  # nothing was done: it can be, still
+                if after == outcomes[0]:  # nothing was done, and it can still be done
                     await asked.ask(broker, given)
                     await quiet()
                     assert asked.seen(broker) == outcomes[1]
                 else:
-                    with suppress(KrappyError, Refused):  # it is there already; and nothing is held that was begun
+                    with suppress(KrappyError, Refused):  # it may be there already, but nothing that was begun is held
                         await asked.ask(broker, given)
                     await quiet()
                     after = asked.seen(broker)

@@ -27,7 +27,7 @@ class Tables(InternalTables[None]):
 
 
 def epoch(leaders: list[int], registered: set[int]) -> int:
-    """As broker OWN, which has loaded nothing, has it."""
+    """The epoch as broker OWN sees it, which has loaded nothing."""
     partitions = [SimpleNamespace(state=PartitionState(leader, leader_epoch=7)) for leader in leaders]
     image = SimpleNamespace(topics={"t": SimpleNamespace(partitions=partitions)}, brokers=dict.fromkeys(registered))
     runtime = SimpleNamespace(id=OWN, image=image, topics={})
@@ -36,7 +36,7 @@ def epoch(leaders: list[int], registered: set[int]) -> int:
 
 def test_the_brokers_have_all_groups_between_them_only_if_all_leaders_are_there() -> None:
     assert epoch([2, 3], {OWN, 2, 3}) == 16
-    for leaders in ([2, NOBODY], [2, 4]):  # 4: its session is over, and nobody was elected in its place yet
+    for leaders in ([2, NOBODY], [2, 4]):  # the session of 4 is over, and nobody was elected in its place yet
         with pytest.raises(CoordinatorNotAvailable):
             epoch(leaders, {OWN, 2, 3})
     with pytest.raises(CoordinatorLoading):

@@ -36,7 +36,7 @@ async def commit(
 
 
 async def join(broker: LocalBroker, name: str, session_ms: int = 10_000, **more: Any) -> Joined:
-    """Alone in its group."""
+    """Joins a group as its only member."""
     ask = Join("", None, "consumer", (("range", b"\0\0\0\0\0\1\0\1t\0\0\0\0"),), session_ms, 60_000, **more)
     joined = await broker.kafka_groups.join(name, ask).wait()
     if not joined.fault:
@@ -368,7 +368,7 @@ def test_a_name_belongs_to_one_kind_of_group(tmp_path: Path) -> None:
 
 
 def test_a_name_goes_to_who_has_it_while_leaders_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A native commit in a partition that another broker leads waits for its answer, and Kafka's clients do not."""
+    """A native commit in a partition that another broker leads waits for that leader. Kafka's clients do not wait."""
 
     async def main() -> None:
         async with running(tmp_path, **SETTINGS) as broker:

@@ -1,4 +1,5 @@
-"""Batches that are much larger once they are opened: not on the event loop, in their order, and counted as they are."""
+"""Batches that are much larger once they are opened: they are opened off the event loop, in their order, and counted at
+their true size."""
 
 from __future__ import annotations
 
@@ -223,7 +224,7 @@ def test_a_deleted_topic_gives_back_what_was_kept(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("order", ["none", "key"])
 def test_a_group_opens_few_of_many_large_batches_at_a_time(tmp_path: Path, opened: list[int], order: Any) -> None:
-    """Of 12 that open to 8 MB each and are read at once: it took 96 MB for each poll, and as much for the dead."""
+    """There are 12 that open to 8 MB each. Reading all at once took 96 MB for each poll, and as much for the dead."""
     data = batch.encode([b"k%d" % key for key in range(8)], [bytes(1_000_000)] * 8, timestamps=1, codec=codecs.ZSTD)
 
     async def main() -> None:

@@ -172,7 +172,7 @@ def test_a_view_that_goes_away_under_a_reader_is_no_empty_table(tmp_path: Path, 
         entries = broker.views.entries
 
         def slow(number: int, after: bytes | None, count: int, max_bytes: int) -> Any:
-            """It gets no further than its first slice before the view is gone."""
+            """Gets no further than its first slice before the view is gone."""
             return entries(number, after, count, max_bytes) if gone or after is None else ([], after)
 
         monkeypatch.setattr(broker.views, "entries", slow)

@@ -1,6 +1,6 @@
-"""Lookups that let others have their turn, while the view that they look into goes, or is begun anew.
+"""Lookups let others have their turn, and meanwhile the view that they look into goes, or is begun anew.
 
-What they can't know any more they do not call absent.
+If they can't know about a key any more, they do not call it absent.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ CHANGES: dict[Change, type[KrappyError] | None] = {
 
 
 class Session:
-    """As a handler sees it; when it is made to wait for the first time, `change` happens."""
+    """What a handler sees of a session. When the handler waits for the first time, `change` happens."""
 
     def __init__(self, broker: LocalBroker, change: Change | None) -> None:
         self.broker = broker
@@ -185,7 +185,7 @@ async def test_a_key_is_looked_up_in_one_partition_unless_keys_are_scattered(
 async def test_large_entries_are_not_looked_up_together(
     tmp_path: Path, count: int, scattered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eight of 31 MiB took 770 MiB before anybody knew that they were too much for an answer."""
+    """Eight entries of 31 MiB took 770 MiB before anybody knew that they were too much for an answer."""
     size, read = 5 << 20, list[int]()
 
     def counting(views: Views, asked: bytes | list[bytes]) -> Any:
@@ -223,8 +223,8 @@ async def test_large_entries_are_not_looked_up_together(
 async def test_views_that_are_turned_off_or_on_one_after_the_other(
     tmp_path: Path, on: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While some partitions have a view and others do not, a key that stands elsewhere is not absent. Turned on, they
-    get it all at once: none has it while old entries are dropped."""
+    """While some partitions have a view and others do not, a key that stands in another partition is not called absent.
+    When views are turned on, all partitions get theirs at once: none has one while old entries are dropped."""
     drop, reached, gate = Viewed._drop, trio.Event(), trio.Event()
 
     async def slow(partition: Viewed) -> None:
@@ -235,7 +235,7 @@ async def test_views_that_are_turned_off_or_on_one_after_the_other(
 
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 3, {})
-        home, stands = (0, 2) if on else (2, 0)  # turned off one after the other: `home` still has a view by then
+        home, stands = (0, 2) if on else (2, 0)  # turning off goes by number, so that `home` still has a view then
         key = next(key for key in KEYS if partition_for(key, 3) == home)
         await publish(topic.led(stands), 1, [key])
         if on:

@@ -1,4 +1,4 @@
-"""Very many groups: what concerns them all gives others their turns."""
+"""What concerns very many groups at once gives others their turns."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tests.broker.engine import publish, running, until
 
 MANY = 1200
 LONG_MS = 600_000  # ms
-MOST = 2 * 250  # done between two turns of somebody else: twice, as who runs first in a round is left to chance
+MOST = 2 * 250  # calls between two turns of others; doubled, since chance says who runs first in a round
 
 
 class Counter:
-    """`done`: calls so far; `most`: between two turns."""
+    """`done`: calls so far; `most`: the most calls between two turns of others."""
 
     def __init__(self) -> None:
         self.done = self.most = 0
@@ -73,7 +73,7 @@ class Session:
 
     async def pause(self) -> None:
         self.pauses += 1
-        await self.broker.create_topic(f"u{self.pauses}", 1, {})  # anything may happen meanwhile:
+        await self.broker.create_topic(f"u{self.pauses}", 1, {})  # anything may happen meanwhile
         await self.broker.groups.commit(f"later{self.pauses}", [("t", 0, 0)])
 
 

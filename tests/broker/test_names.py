@@ -1,4 +1,5 @@
-"""State that a peer makes by naming things: names are bounded, what they take is counted, and how many there may be."""
+"""State that a peer makes by naming things: the length of names, their number, and the memory that they take are
+bounded."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ def test_transactional_ids_are_bounded_in_length_and_number(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("way", ["ids", "groups", "partitions"])
 def test_what_transactional_ids_take_is_counted_as_it_is(tmp_path: Path, way: str) -> None:
-    """Of 256 KiB that they may take no more is taken, and an ended transaction gives its part back."""
+    """They never take more than the 256 KiB that they may take, and an ended transaction gives its part back."""
     wide = [TopicPartition("t", index) for index in range(200)]
 
     async def main() -> None:
@@ -151,7 +152,7 @@ def test_long_names_of_groups_and_members_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", ["one group", "a group each", "never joined", "heartbeats", "protocols"])
 def test_what_groups_take_is_counted_as_it_is(tmp_path: Path, way: str) -> None:
-    """Of 1 MiB that groups may take no more is taken, whatever the memory is spent on.
+    """Groups never take more than the 1 MiB that they may take, whatever the memory is spent on.
 
     What an empty group takes is counted after the check, so the last one may go beyond by that.
     """
@@ -223,7 +224,7 @@ def test_positions_of_native_groups_are_bounded_by_memory(tmp_path: Path) -> Non
             with pytest.raises(Overloaded, match="7 groups with 350 positions; memory_bytes allows 403 together"):
                 await broker.groups.commit("g7", everywhere)
             assert broker.groups.held_positions == 350
-            await broker.groups.commit("g0", everywhere)  # those that there are go on
+            await broker.groups.commit("g0", everywhere)  # positions that are there may be committed again
             with pytest.raises(Overloaded):
                 await broker.groups.join("j", "client", ["t"])
             await broker.groups.delete("g0")
@@ -242,7 +243,8 @@ def test_positions_of_native_groups_are_bounded_by_memory(tmp_path: Path) -> Non
 
 
 def test_a_native_group_that_nobody_uses_gives_way_to_a_new_one(tmp_path: Path) -> None:
-    """The one that was not used for longest, and only if that is long enough, and there is no room."""
+    """The group that was unused for longest gives way, but only if that is long enough, and only if there is
+    no room."""
     told: list[object] = []
     now = 0
 

@@ -1,4 +1,5 @@
-"""Committed offsets of a cluster as Kafka's records, and how they become these: whole, whenever that is interrupted."""
+"""Committed offsets of a cluster as Kafka's records, and how older ones become such records: whole, whenever that is
+interrupted."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def test_what_is_written_is_read(group: str, topic: str, partition: int, offset:
     key = key_of_offset(group, (topic, partition))
     assert is_offset_key(key)
     assert offset_key(key) == (group, (topic, partition))
-    if expires is not None:  # who says that knows no leader epochs
+    if expires is not None:  # a client that says so knows no leader epochs
         offset = offset._replace(expires=expires, leader_epoch=-1)
     assert offset_in(*record_of(offset)) == offset
 
@@ -73,7 +74,7 @@ def test_what_can_t_be_read_is_an_error(cut: int) -> None:
 
 
 class Table:
-    """One that has no log: its rows are those of all writes. The write with the number `fails` is refused."""
+    """A table without a log: its rows are those of all writes. The write with the number `fails` is refused."""
 
     def __init__(self, rows: Mapping[bytes, tuple[bytes, Headers]], fails: int = -1, *, enough: bool = True) -> None:
         self.partition = SimpleNamespace(index=0, replicas=SimpleNamespace(enough=enough))
@@ -177,7 +178,7 @@ def test_offsets_stay_as_they_are_while_they_can_t_become_records(
 
 
 def test_records_stay_records_where_a_broker_does_not_know_them(tmp_path: Path) -> None:
-    """It may have come later. It can't coordinate by this partition either way."""
+    """That broker may have come later. It can't coordinate by this partition in any case."""
     made, meta = keeper(tmp_path, FEATURES, {})
     value, headers = record_of(Offset(7, 1, "", 1, topic_id=b"i" * 16))
     table = Table({**old_rows("g", 1), key_of_offset("g", ("t", 5)): (value, headers)})

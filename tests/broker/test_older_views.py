@@ -1,5 +1,6 @@
-"""Views that are older than their logs count on: their files are an older copy, or the end of their MANIFEST is gone,
-which RocksDB takes for a write that a loss of power cut short. What left the logs meanwhile must not be served."""
+"""Views that are older than their logs expect: their files are an older copy, or the end of their MANIFEST is gone,
+which RocksDB takes for a write that a loss of power cut short. Events that have left the logs since then must not be
+served."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ async def write(partition: Partition, value: bytes | None, *keys: bytes) -> None
 
 
 async def living(broker: LocalBroker) -> set[bytes]:
-    """Those of the keys that the table has."""
+    """Which of the keys the table has."""
     partition = broker.topic("t").led(0)
     await broker.wait_for_views([partition])
     entries = {key: partition.look_up(key) for key in (*KEYS, b"other", b"new")}
@@ -47,7 +48,7 @@ async def living(broker: LocalBroker) -> set[bytes]:
 
 
 async def clean(broker: LocalBroker, partition: Partition) -> None:
-    """Until the tombstones have gone."""
+    """Cleans the log until the tombstones have gone."""
     for later in (1, 2):  # the first cleaning sees them, the second takes them
         partition.log.roll()
         await broker.housekeeper.clean(partition, broker.now_ms() + later * 1000)
@@ -64,7 +65,7 @@ def older_copy(data: Path, before: Path) -> None:
 
 
 def torn(data: Path, before: Path) -> None:
-    """The last record of the MANIFEST that tells of a new file is cut short."""
+    """Cuts the last record of the MANIFEST that tells of a new file."""
     folder = data / "views"
     manifest = folder / (folder / "CURRENT").read_text().strip()
     content, at, ends = manifest.read_bytes(), 0, []
@@ -110,7 +111,7 @@ def test_what_left_the_log_since_is_not_there_again(
 
 
 def test_a_view_that_is_being_folded_anew_goes_on_after_a_start(tmp_path: Path) -> None:
-    """It is below what was cleaned as well, and was begun after that."""
+    """Such a view ends below what was cleaned, too, but was begun after the cleaning."""
     reports: Reports = []
 
     async def make() -> int:
@@ -135,7 +136,8 @@ def test_a_view_that_is_being_folded_anew_goes_on_after_a_start(tmp_path: Path) 
 
 
 def test_a_view_that_lacks_only_what_is_absent_is_not_older_than_its_log(tmp_path: Path) -> None:
-    """Events without keys, which no view notes, expire under `delete`; then the topic is compacted, and killed."""
+    """Events without keys, which no view notes, expire under `delete`; then the topic becomes compacted, and the broker
+    is killed."""
     reports: Reports = []
 
     async def make() -> None:

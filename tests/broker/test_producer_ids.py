@@ -1,4 +1,4 @@
-"""Who may write under which producer id, and that nobody's events are lost to what a stranger wrote under it."""
+"""Who may write under which producer id; and what a stranger wrote under an id loses nobody's events."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_an_id_that_nobody_was_given_is_refused(tmp_path: Path) -> None:
 
 
 async def spoil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: list[int]) -> None:
-    """A log in which strangers wrote under ids that nobody had, as they could before that was refused."""
+    """Makes a log in which strangers wrote under ids that nobody had, as they could before such writes were refused."""
     async with running(tmp_path) as broker:
         partition = await made(broker)
         with monkeypatch.context() as before:
@@ -84,7 +84,7 @@ async def test_ids_that_stand_in_logs_are_not_given(tmp_path: Path, monkeypatch:
 
 @trio_test
 async def test_ids_of_jobs_that_stand_in_logs_are_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a cluster nobody asks all logs. If one had the id, it would take a job's batches for duplicates."""
+    """In a cluster nobody asks all logs. A log that knew the id would take a job's batches for duplicates."""
     await spoil(tmp_path, monkeypatch, [OWN + 2 * PRODUCER_BLOCK])
     async with running(tmp_path) as broker:
         assert await broker.producer_ids.new_own(()) == OWN + 2 * PRODUCER_BLOCK + 1

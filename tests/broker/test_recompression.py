@@ -1,4 +1,4 @@
-"""A topic with a compression.type of its own: where the work is done, and what of it fails."""
+"""A topic with a compression.type of its own: where batches are compressed again, and which of them are refused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_much_in_small_batches_is_compressed_beside_the_event_loop(
 async def test_batches_that_open_to_much_are_recompressed_one_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of all partitions: each takes as much memory as it opens to, several times over."""
+    """One at a time over all partitions: each takes several times the memory that it opens to."""
     recompress, lock, waited = Pending.recompress, threading.Lock(), []
 
     def noted(self: Pending, *args: Any) -> None:

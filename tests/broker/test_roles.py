@@ -19,8 +19,8 @@ LATER = batch.encode([b"k"], [b"w"], timestamps=1_000)
 
 
 def test_a_publish_under_way_is_answered_when_the_role_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The write is in its thread when the broker's session is over. The role ends behind it: later nobody would settle
-    it."""
+    """The write is in its thread when the broker's session is over. The role ends after the write, for later nobody
+    would settle the publish."""
 
     async def main() -> None:
         async with engine.running(tmp_path, durability="fsync") as broker:
@@ -47,7 +47,7 @@ def test_a_publish_under_way_is_answered_when_the_role_ends(tmp_path: Path, monk
 
 
 def test_a_retry_is_answered_when_the_role_has_ended(tmp_path: Path) -> None:
-    """Whether its original is committed is not known here any more."""
+    """This broker does not know any more whether the original is committed."""
 
     async def main() -> None:
         async with engine.running(tmp_path) as broker:
@@ -66,7 +66,7 @@ def test_a_retry_is_answered_when_the_role_has_ended(tmp_path: Path) -> None:
 
 
 def test_a_role_whose_log_is_on_disk_waits_for_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When a broker goes or comes, hundreds of partitions get new roles, and most have nothing that is not synced."""
+    """When a broker goes or comes, hundreds of partitions get new roles, and most of them have nothing left to sync."""
 
     async def main() -> None:
         async with engine.running(tmp_path, durability="fsync") as broker:

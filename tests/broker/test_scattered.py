@@ -28,7 +28,7 @@ ID = b"t" * 16
 
 
 class FakeMark:
-    """`known`: what `is_known` tells. `go_on`: `make_known` waits for it."""
+    """`known`: what `is_known` returns. `go_on`: `make_known` waits for it."""
 
     def __init__(self) -> None:
         self.is_set = self.is_known = False
@@ -92,7 +92,8 @@ async def test_the_first_stray_waits_until_everybody_knows(tmp_path: Path) -> No
 
 @trio_test
 async def test_a_topic_without_a_view_is_not_scattered(tmp_path: Path) -> None:
-    """It may be marked. Clients would refuse its table for strays, in place of ViewDisabled."""
+    """The topic may be marked all the same. If it counted as scattered, clients would refuse its table for strays, in
+    place of ViewDisabled."""
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 2, {})
         mark = topic.strays.mark = FakeMark()
@@ -104,7 +105,7 @@ async def test_a_topic_without_a_view_is_not_scattered(tmp_path: Path) -> None:
 
 @trio_test
 async def test_a_stray_waits_for_the_mark_also_while_there_is_no_view(tmp_path: Path) -> None:
-    """Its view may be turned on, and then nobody would know of it before its leader has folded its log."""
+    """The view may be turned on, and then nobody would know of the stray before the leader has folded its log."""
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 2, {"view.enable": False})
         mark = topic.strays.mark = FakeMark()
@@ -124,7 +125,7 @@ async def test_a_stray_waits_for_the_mark_also_while_there_is_no_view(tmp_path: 
 
 @trio_test
 async def test_nothing_is_written_while_some_do_not_know_of_a_mark(tmp_path: Path) -> None:
-    """Another leader has written a stray, or partitions were added."""
+    """There is such a mark when another leader has written a stray, or partitions were added."""
     async with running(tmp_path) as broker:
         partition, mark = await marked(broker)
         mark.is_set = mark.is_new = True
@@ -139,7 +140,7 @@ async def test_nothing_is_written_while_some_do_not_know_of_a_mark(tmp_path: Pat
 
 @trio_test
 async def test_the_only_replica_writes_nothing_before_it_knows_of_its_topic(tmp_path: Path) -> None:
-    """Its broker stood still: the topic may have been deleted, and made anew on another one."""
+    """The broker stood still meanwhile: the topic may have been deleted, and made anew on another broker."""
     async with running(tmp_path) as broker:
         partition, mark = await marked(broker)
         key = keys_of(0, 1)[0]
@@ -167,10 +168,10 @@ def test_who_stood_still_knows_nothing_before_it_is_told() -> None:
             await trio.sleep(5)
             assert not stillness.was
             clock.jump(STILL_S + 0.01)
-            assert stillness.was  # before its task had its turn
+            assert stillness.was  # its task had no turn yet
             begun = trio.current_time()
             await stillness.until_told()
-            await stillness.until_told()  # while ZooKeeper is away, not each request waits so long
+            await stillness.until_told()  # while ZooKeeper is away, only the first request waits so long
             assert trio.current_time() - begun == pytest.approx(PATIENCE_S)
             assert stillness.was
             told = True
@@ -203,7 +204,7 @@ async def test_a_condition_that_looks_everywhere_marks_nothing(tmp_path: Path) -
             conditional = batch.encode([keys_of(0, 2)[1]], [b"v"], timestamps=1_000)
             await partition.publish(conditional, expect=[(0, ABSENT)]).wait()
             assert mark.wanted == 0
-            assert partition.views.strays(partition.number) is None  # so that it is not believed after a restart
+            assert partition.views.strays(partition.number) is None  # so that a restart does not believe it
             strays._counting = False
             strays.tend()
             while partition.strays:
@@ -216,7 +217,8 @@ async def test_a_condition_that_looks_everywhere_marks_nothing(tmp_path: Path) -
 
 @trio_test
 async def test_a_condition_is_asked_again_of_a_leader_that_does_not_know_yet(tmp_path: Path) -> None:
-    """It may not know whether there are strays, as after its start, and another broker leads the other partition."""
+    """That leader may not know yet whether there are strays, as after its start, while another broker leads the other
+    partition."""
     async with running(tmp_path) as broker:
         partition, mark = await marked(broker)
         strays, key = partition.applier.strays, keys_of(0, 1)[0]

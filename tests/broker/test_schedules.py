@@ -1,4 +1,5 @@
-"""Two or three things that a broker does at once, in every order in which they may wait for each other and the disk."""
+"""Two or three things that a broker does at once, in every order in which they may wait for each other and for the
+disk."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ async def made(broker: LocalBroker, name: str, **config: object) -> Partition:
 
 
 async def compacted(broker: LocalBroker, name: str) -> Partition:
-    """Some closed segments, in which half of the events are overtaken."""
+    """Some closed segments, in which newer events have taken the place of half of the events."""
     given = {"cleanup_policy": "compact", "segment_bytes": 300, "min_cleanable_dirty_ratio": 0}
     partition = await made(broker, name, **given)
     for number in range(6):
@@ -34,13 +35,13 @@ async def compacted(broker: LocalBroker, name: str) -> Partition:
 
 
 async def publish(partition: Partition, at: int, *keys: bytes) -> int:
-    """The offset behind them."""
+    """Publishes events of these keys; returns the offset behind them."""
     data = batch.encode(keys, [b"v"] * len(keys), timestamps=at)
     return (await partition.publish(data).wait()).offset + len(keys)
 
 
 def test_retention_takes_no_event_that_has_not_expired(tmp_path: Path) -> None:
-    """However late an event comes in while all that there was expires."""
+    """However late an event comes, while all that was there before expires."""
 
     async def scenario(broker: LocalBroker, name: str) -> Scenario:
         partition = await made(broker, name, retention_ms=1000)
@@ -81,7 +82,7 @@ def test_a_deletion_of_records_takes_none_that_came_later(tmp_path: Path) -> Non
 
 
 def test_a_condition_is_decided_beside_a_deletion_of_records(tmp_path: Path) -> None:
-    """It looks at what stands behind an open transaction, which may go meanwhile."""
+    """The condition looks at events behind an open transaction, which may be deleted meanwhile."""
 
     async def scenario(broker: LocalBroker, name: str) -> Scenario:
         partition = await made(broker, name)
@@ -136,7 +137,7 @@ def test_nothing_is_compacted_once_its_topic_is_not_to_be(tmp_path: Path) -> Non
 
 
 def test_one_thread_is_enough(tmp_path: Path) -> None:
-    """With background.threads=1: nobody waits, holding it, for another who needs it."""
+    """With background.threads=1, nobody who holds the thread waits for somebody who needs it."""
 
     async def scenario(broker: LocalBroker, name: str) -> Scenario:
         broker.disk_limiter.total_tokens = 1
@@ -159,7 +160,7 @@ def test_one_thread_is_enough(tmp_path: Path) -> None:
 
 
 def test_a_consumer_reads_what_is_committed_beside_a_cleaning(tmp_path: Path) -> None:
-    """That takes an abort marker, and goes on with other segments for long."""
+    """The cleaning takes an abort marker out, and then goes on with other segments for long."""
 
     async def scenario(broker: LocalBroker, name: str) -> Scenario:
         given = {"cleanup_policy": "compact", "segment_bytes": 500, "delete_retention_ms": 0}

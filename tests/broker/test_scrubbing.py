@@ -36,7 +36,7 @@ class FakePartition:
 
 
 def scrubbed(partitions: list[FakePartition], interval_ms: int, seconds: float) -> int:
-    """Runs it for so long. Returns how many were measured at most between two turns of others."""
+    """Runs scrubbing for `seconds`. Returns the most logs that it measured between two turns of others."""
     topic = SimpleNamespace(id=b"id", local=dict(enumerate(partitions)))
     topics = SimpleNamespace(values=lambda: [topic], by_id={topic.id: topic})
 

@@ -1,4 +1,4 @@
-"""Share sessions of a broker without a server: what they remember is bounded, and acknowledgements."""
+"""Share sessions of a broker without a server: what sessions remember is bounded. And their acknowledgements."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Sharing:
 @trio_test
 @pytest.mark.parametrize("lost", ["lock ended", "began anew", "deposed"])
 async def test_what_is_lost_while_others_have_their_turn_is_not_acknowledged(tmp_path: Path, lost: str) -> None:
-    """A part was taken before; the answer tells that not all was."""
+    """A part was acknowledged before; the answer tells that not all was."""
     count = 2 * AT_ONCE + 10
     async with running(tmp_path) as broker:
         sharing = Sharing(broker)
@@ -105,7 +105,7 @@ async def test_acknowledgements_in_several_turns_are_all_taken(tmp_path: Path) -
 
 @trio_test
 async def test_a_leader_that_may_be_deposed_leases_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if it may be only once the records were read from the disk."""
+    """Also if that is so only after the records were read from the disk."""
     async with running(tmp_path) as broker:
         sharing = Sharing(broker)
         await sharing.begin(10)

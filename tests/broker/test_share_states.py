@@ -1,5 +1,5 @@
-"""What a broker keeps of share groups (KIP-932): whoever writes must have read it last, and nobody may have moved the
-group meanwhile."""
+"""What a broker keeps of share groups (KIP-932). A leader may write only if it was the last to read, and if nobody has
+moved the group meanwhile."""
 
 from __future__ import annotations
 

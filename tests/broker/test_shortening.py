@@ -23,7 +23,7 @@ KEYS = [b"k%d" % number for number in range(10)]
 
 
 async def damaged(broker: LocalBroker, policy: str) -> Partition:
-    """A partition of 20 batches of ten, of which a batch in the first segment can't be read; its view stops there."""
+    """A partition of 20 batches of ten events. A batch in the first segment can't be read, and the view stops there."""
     given = {"segment.bytes": 500, "retention.ms": -1, "view.enable": False}
     partition = (await broker.create_topic("t", 1, given))[0].led(0)
     for _ in range(20):
@@ -83,7 +83,7 @@ async def test_a_table_that_is_behind_keeps_no_expired_event(tmp_path: Path) -> 
 async def test_a_table_that_is_to_outlive_its_events_has_taken_them_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
 ) -> None:
-    """Or is without them: events are deleted while their topic becomes compacted, and a kill comes right then."""
+    """Else it is without them. Events are deleted while their topic becomes compacted, and a kill comes right then."""
     keep_absent, configure = Topic.prepare, Topic.configure
     async with running(tmp_path / "data", retention_check_ms=3_600_000) as broker, trio.open_nursery() as nursery:
         partition = (await broker.create_topic("t", 1, {}))[0].led(0)
@@ -91,7 +91,7 @@ async def test_a_table_that_is_to_outlive_its_events_has_taken_them_in(
         await partition.flush_view()
 
         async def prepared(*args: Any) -> None:
-            """What has expired until now is known, on disk; and then comes more, and goes."""
+            """What has expired until now is known, on disk; then more comes, and is deleted."""
             await keep_absent(*args)
             await publish(partition, 1, [b"key"])
             assert await partition.view_wait(None, 60)
@@ -99,7 +99,7 @@ async def test_a_table_that_is_to_outlive_its_events_has_taken_them_in(
             await until(lambda: partition.start_offset == 2 or broker.shrinking.statistics().tasks_waiting)
 
         async def kept(*args: Any) -> None:
-            """The settings are kept, and not in force yet."""
+            """The settings are stored, and not in force yet."""
             as_killed(tmp_path / "data", tmp_path / "killed")
             await configure(*args)
 

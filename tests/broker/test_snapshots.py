@@ -1,4 +1,5 @@
-"""Snapshots that the broker holds: the fold of the log at their offsets, whatever happens meanwhile, and their end."""
+"""Snapshots that the broker holds: each is the fold of the log at its offsets, whatever happens meanwhile. And how they
+end."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ def as_table(rows: list[tuple[int, bytes, Any]]) -> Table:
 
 
 class Folded:
-    """A topic of two partitions and what its log comes to."""
+    """A topic of two partitions, and the fold of its log."""
 
     def __init__(self, partitions: list[Partition]) -> None:
         self.partitions = partitions

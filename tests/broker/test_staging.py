@@ -155,7 +155,7 @@ async def test_an_abort_before_anything_was_written_fences_too(tmp_path: Path) -
 
 @trio_test
 async def test_an_abort_beside_writes(tmp_path: Path) -> None:
-    """Whatever is under way when the job is aborted is refused, and leaves nothing behind."""
+    """Writes that are under way when the job is aborted are refused, and leave nothing behind."""
     async with running(tmp_path) as broker:
         await made(broker)
         refused = 0

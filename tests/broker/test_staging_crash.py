@@ -27,7 +27,7 @@ EXPECTED = {partition: [f"j:{task}{key}".encode() for task in "01" for key in ke
 
 
 class Copies:
-    """The folder before and after each step."""
+    """Copies of the folder before and after each step."""
 
     def __init__(self, data: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.data = data
@@ -70,7 +70,7 @@ async def prepared(broker: LocalBroker) -> list[str]:
 
 
 async def there(broker: LocalBroker) -> dict[int, list[bytes | None]]:
-    """What is committed, and that the table says the same."""
+    """The committed values by partition. Asserts that the table says the same."""
     found = {}
     for partition in broker.topic("t").local.values():
         assert partition.stability.open == {}
@@ -125,8 +125,8 @@ async def test_a_crash_at_any_step_of_a_commit(tmp_path: Path, monkeypatch: pyte
 async def test_a_catalog_that_is_older_than_the_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool
 ) -> None:
-    """As a backup may have it, which takes the catalog first: what the logs have is not published again, and is not
-    aborted in one partition and committed in another because a file of it can't be read any more."""
+    """As in a backup, which takes the catalog first. What the logs have is not published again. Where a file of it
+    can't be read any more, it is not aborted in one partition and committed in another."""
     async with running(tmp_path / "data", durability="fsync") as broker:
         tokens = await prepared(broker)
         with monkeypatch.context() as patched:
@@ -214,8 +214,8 @@ async def test_a_crash_at_any_step_of_sealing_and_aborting(tmp_path: Path, monke
 
 @trio_test
 async def test_a_disk_that_refuses_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """First it takes nothing, then every second append: the publication goes on behind what is there, to the same
-    end."""
+    """First the disk takes nothing, then every second append. The publication goes on behind what is there, and ends
+    the same."""
     monkeypatch.setattr(publication, "WINDOW", 100)
     monkeypatch.setattr("krappy.broker.staging.staging.RETRY_S", 0)
     real, calls, full = Log.append, 0, True
@@ -242,7 +242,7 @@ async def test_a_disk_that_refuses_for_a_while(tmp_path: Path, monkeypatch: pyte
 
 @trio_test
 async def test_a_broker_that_stops_does_not_try_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections are drained meanwhile: who has work to end must not wait for somebody who has not."""
+    """Connections are drained at a stop: somebody who has work to end must not wait for somebody who has none."""
     async with running(tmp_path) as broker:
         tokens = await prepared(broker)
         tried = 0
@@ -268,7 +268,8 @@ async def test_a_broker_that_stops_does_not_try_again(tmp_path: Path, monkeypatc
 
 @trio_test
 async def test_a_log_that_has_forgotten_the_producer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after more than ten thousand others: what is half there is aborted, and all of it is published anew."""
+    """As after more than ten thousand other producers: what is there in part is aborted, and all of it is published
+    anew."""
     monkeypatch.setattr(publication, "WINDOW", 0)
     monkeypatch.setattr("krappy.broker.staging.staging.RETRY_S", 0)
     real, calls = Log.append, 0
@@ -296,7 +297,8 @@ async def test_a_log_that_has_forgotten_the_producer(tmp_path: Path, monkeypatch
 async def test_a_beginning_that_the_disk_refused_is_not_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes again what follows, which is on its way already. The log knows nothing of the producer yet."""
+    """The disk then takes the batches that follow, which are on their way already; and the log knows nothing of the
+    producer yet."""
     monkeypatch.setattr("krappy.broker.staging.staging.RETRY_S", 0)
     real, refused = Log.append, list[Log]()
 

@@ -104,7 +104,7 @@ def test_what_was_acknowledged_of_a_job_holds(tmp_path: Path, seed: int) -> None
 async def test_an_attempt_that_is_late_does_not_touch_a_job_that_is_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was let in while the job was open, and then waited for the disk: the job would have been Publishing again."""
+    """It was let in while the job was open, and then waited for the disk. Else the job would be Publishing again."""
     syncing, synced, go_on = trio.Event(), trio.Event(), trio.Event()
     write = Publication.write
 

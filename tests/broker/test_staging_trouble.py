@@ -114,7 +114,7 @@ async def test_nothing_is_staged_on_a_full_disk_and_nothing_is_left_out(
 async def test_a_publication_leaves_the_last_room_on_the_disk_to_deletions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a full disk nothing is decided, so that the job can be aborted; and one that is published waits for room."""
+    """On a full disk no publication is decided, so that the job can be aborted. A decided job waits for room."""
     monkeypatch.setattr(room, "LOOK_S", 3600)
     monkeypatch.setattr("krappy.broker.staging.staging.RETRY_S", 0.01)
     blocks, read = Publication._blocks, list[Any]()
@@ -177,10 +177,10 @@ async def test_a_silent_job_expires_and_a_busy_one_does_not(tmp_path: Path) -> N
         await commit(broker, "silent", await again.seal())
         now += 7 * 24 * HOUR
         await broker.staging.tend()
-        assert (await commit(broker, "silent")).published != ()  # remembered for a week
+        assert (await commit(broker, "silent")).published != ()  # it is remembered for a week
         now += 1
         await broker.staging.tend()
-        assert (await commit(broker, "silent")).published == ()  # and then as good as new
+        assert (await commit(broker, "silent")).published == ()  # then it is as good as new
 
 
 @trio_test
@@ -297,7 +297,7 @@ async def test_a_broker_that_stops_in_the_middle_publishes_after_its_next_start(
 
 @trio_test
 async def test_what_comes_after_the_sync_is_not_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by another connection of a sender that has lost count: it is answered, but it is not on disk."""
+    """As when a sender that has lost count writes by another connection: the write is answered, but not on disk."""
     async with running(tmp_path) as broker:
         partition = await made(broker)
         task = await (await begin(broker, "j")).write("a")
@@ -321,7 +321,7 @@ async def test_what_comes_after_the_sync_is_not_sealed(tmp_path: Path, monkeypat
 async def test_a_sync_that_failed_is_not_tried_again(
     kind: type, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel may have dropped the pages and says so once only (fsyncgate): the next sync proves nothing."""
+    """The kernel may have dropped the pages, and tells of it only once (fsyncgate): the next sync proves nothing."""
     async with running(tmp_path) as broker:
         partition = await made(broker)
         kept = await (await begin(broker, "j", "1")).write("b")
@@ -350,7 +350,7 @@ async def test_a_sync_that_failed_is_not_tried_again(
 
 @trio_test
 async def test_a_seal_and_a_commit_wait_for_a_folder_that_is_away(tmp_path: Path) -> None:
-    """It is unmounted, say, and comes back as it was. But a file that is missing in it is lost."""
+    """The folder is unmounted, say, and comes back as it was. But a file that is then missing in it is lost."""
     async with running(tmp_path) as broker:
         partition = await made(broker)
         task, lost = [await (await begin(broker, "j", each)).write(each) for each in ("a", "b")]

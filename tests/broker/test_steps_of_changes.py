@@ -1,5 +1,5 @@
-"""A change that is made in several steps, of which a later one is not made as ZooKeeper is lost: the error tells what
-was changed before."""
+"""A change that is made in several steps. ZooKeeper is lost before a later step, and the error tells what was changed
+before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is known of keys in other partitions than their own: kept, lost, decided anew."""
+"""What a partition knows of strays, keys that stand in another partition than their own: how that is kept, lost, and
+decided anew."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ async def test_a_topic_is_scattered_from_the_acknowledgement_of_its_first_stray_
 
 @trio_test
 async def test_the_keys_of_a_transaction_count_before_lookups_can_miss_them(tmp_path: Path) -> None:
-    """Such batches are not at hand when they become readable: until they are applied, nothing is known."""
+    """The batches of a transaction are not in memory when they become readable: until they are applied, nothing is
+    known of their keys."""
     async with running(tmp_path) as broker:
         topic = await new(broker)
         partition = topic.led(1)
@@ -160,7 +162,7 @@ async def test_what_is_known_survives_a_kill_with_the_events_that_it_is_about(tm
 async def test_a_partition_that_is_out_of_service_may_have_strays_unless_its_view_knows(
     tmp_path: Path, view: bool
 ) -> None:
-    """Its keys are not said to be absent; and a topic that has none is served, but for that partition."""
+    """Its keys are not said to be absent. A topic without strays is served, except for that partition."""
     async with running(tmp_path) as broker:
         topic = await new(broker)
         await publish(topic, 1, *MINE)
@@ -203,7 +205,7 @@ async def test_added_partitions_let_keys_be_judged_anew(tmp_path: Path) -> None:
 async def test_what_was_not_folded_yet_when_partitions_were_added_is_judged_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The topic is new: nothing of it is in the view."""
+    """The topic is new, and its view has nothing yet."""
     gate, step = trio.Event(), Applier._step
 
     async def later(self: Applier) -> None:
@@ -288,7 +290,7 @@ async def test_a_tombstone_stays_while_it_deletes_something_in_another_partition
 async def test_a_tombstone_stays_while_nobody_knows_what_the_other_partitions_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
-    """The tables are made anew: one partition is folded and compacted while another is still to be."""
+    """The tables are made anew: one partition is folded and compacted before another one is folded."""
     async with running(tmp_path) as broker:
         topic = await new(broker, **COMPACTED)
         await publish(topic, 1, ASTRAY, timestamp=1)
@@ -324,7 +326,7 @@ async def test_a_tombstone_stays_while_nobody_knows_what_the_other_partitions_ha
 async def test_kafkas_consumers_begin_with_one_record_for_each_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of `TOPIC@latest`, whoever has read it before."""
+    """Readers of `TOPIC@latest`, whoever has read it before."""
     monkeypatch.setattr(latest_sets, "SLACK", 0.0)
     async with running(tmp_path) as broker:
         topic = await new(broker)
@@ -375,7 +377,7 @@ async def test_of_two_who_claim_a_key_in_two_partitions_at_once_one_has_it(tmp_p
 async def test_who_claims_a_key_by_a_clock_behind_its_deletion_elsewhere_does_not_have_it(
     tmp_path: Path, append_time: bool
 ) -> None:
-    """By the table it would still be deleted, and the next one would claim it as well."""
+    """By the table the key would still be deleted, and the next one would claim it as well."""
     async with running(tmp_path) as broker:
         topic = await new(broker)
         if append_time:
@@ -407,14 +409,15 @@ async def test_who_claims_a_key_by_a_clock_behind_its_deletion_elsewhere_does_no
 @trio_test
 @pytest.mark.parametrize("meanwhile", ["looked through", "partitions added"])
 async def test_one_that_is_about_to_be_written_counts_until_it_is(tmp_path: Path, meanwhile: str) -> None:
-    """The first stray of a topic comes with a condition. While that is decided its view is looked through."""
+    """The first stray of a topic comes with a condition. Between the decision and the write, the view is looked
+    through, or partitions are added."""
     async with running(tmp_path) as broker:
         topic = await new(broker)
         key = next(
             key for key in (b"k%d" % n for n in range(400)) if {partition_for(key, n) for n in (COUNT, 5)} == {2}
         )
         data = batch.encode([key], [b"v"], timestamps=1)
-        await topic.led(1).writing.acquire()  # it is decided, and can't be written yet
+        await topic.led(1).writing.acquire()  # the stray is decided, and can't be written yet
         laters = [topic.led(1).publish(data, [(0, ABSENT)])]
         await until(lambda: topic.scattered)
         await trio.sleep(0.1)
@@ -442,7 +445,7 @@ async def test_what_was_decided_before_there_were_strays_counts_for_who_decides_
     async with running(tmp_path) as broker:
         topic = await new(broker)
         data = batch.encode([ASTRAY], [b"v"], timestamps=1)
-        await topic.led(2).writing.acquire()  # it is decided, and can't be written yet
+        await topic.led(2).writing.acquire()  # the write is decided, and can't be done yet
         laters = [topic.led(2).publish(data, [(0, ABSENT)])]
         await trio.sleep(0.1)
         await publish(topic, 3, MINE[0])
@@ -467,7 +470,7 @@ async def test_what_was_decided_among_fewer_partitions_counts_for_who_decides_am
         some = (b"k%d" % number for number in range(400))
         key = next(key for key in some if (partition_for(key, COUNT), partition_for(key, 5)) == (2, 4))
         data = batch.encode([key], [b"v"], timestamps=1)
-        await topic.led(2).writing.acquire()  # it is decided, and can't be written yet
+        await topic.led(2).writing.acquire()  # the write is decided, and can't be done yet
         laters = [topic.led(2).publish(data, [(0, ABSENT)])]
         await trio.sleep(0.1)
         await broker.alter_topic("t", {}, 5)

@@ -1,4 +1,4 @@
-"""Who may tell what is true now: the leader by all that it was told, with a read lease. And who may tell of less."""
+"""Who may tell what is true now: a leader by all that it was told, with a read lease. And who may tell of less."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def test_a_replica_in_sync_knows_its_topic(id: bytes, count: int, isr: tuple[int
 async def test_what_is_behind_the_end_of_a_deposed_leader_may_be_at_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sure: bool, error: type[KrappyError]
 ) -> None:
-    """A reader that has been there comes back to one that was stopped, and does not know yet. Its position is right."""
+    """A reader that was beyond that end comes to the leader, which was stopped and does not know that it is deposed.
+    The reader's position is right."""
     async with running(tmp_path) as broker:
         partition = (await broker.create_topic("t", 1, {}))[0].led(0)
         await publish(partition, 3)

@@ -22,7 +22,7 @@ MANY = 3 * STRETCH + 1
 
 
 async def scan_of_tombstones(broker: LocalBroker) -> TableScan:
-    """Of a table of very many deleted keys, and one behind them that has a value."""
+    """A scan of a table with very many deleted keys, and one key behind them that has a value."""
     partition = (await broker.create_topic("t", 1, {}))[0].led(0)
     keys = [b"%09d" % number for number in range(MANY)]
     await partition.publish(batch.encode(keys, [None] * MANY, timestamps=1)).wait()
@@ -77,7 +77,7 @@ async def test_a_scan_that_is_closed_meanwhile_says_so(tmp_path: Path) -> None:
 async def test_a_scan_whose_table_went_meanwhile_says_so(
     tmp_path: Path, change: Callable[[LocalBroker], Awaitable[None]], expected: type[KrappyError]
 ) -> None:
-    """Not that its disk has failed, after which a client would try again for ever."""
+    """It does not say that the disk has failed: a client would then try again for ever."""
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 1, {})
         await publish(topic.led(0), 3, [b"a", b"b", b"c"])

@@ -1,8 +1,8 @@
-"""A table through all that may become of its topic, against a model: events and deletions, transactions, DeleteRecords,
+"""A table through all that may happen to its topic, against a model: events and deletions, transactions, DeleteRecords,
 retention, compaction, other cleanup policies, its view turned off and on, stops and kills.
 
-At any time the table is the fold of what was decided, without what was absent once; the log has the latest event of
-every key that is not deleted, and nothing in it contradicts the table.
+At any time the table is the fold of what was decided, without what was absent once. The log has the latest event of
+every key that is not deleted, and nothing in the log contradicts the table.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Model:
         self.view = True
 
     def fold(self) -> None:
-        """What waited is decided; what was deleted meanwhile never comes into the table."""
+        """Decides what waited. What was deleted meanwhile never comes into the table."""
         for offset in sorted(self.waiting):
             key, value = self.events[offset]
             if key is not None and offset >= self.start:
@@ -60,7 +60,7 @@ class Model:
         return {key: row for key, row in self.rows.items() if row[0] >= start}
 
     def latest(self) -> Rows:
-        """Of all that was ever decided."""
+        """The latest event of each key, of all that was ever decided."""
         decided = ((offset, *self.events[offset]) for offset in sorted(self.decided))
         return {key: (offset, value) for offset, key, value in decided if key is not None}
 
@@ -158,7 +158,7 @@ class Life:
             self.model.turn(not self.model.view)
 
     async def check(self) -> None:
-        """Beside no open transaction."""
+        """Compares the broker with the model. No transaction may be open."""
         model, partition = self.model, self.partition
         assert partition.start_offset == model.start
         if model.view:

@@ -78,7 +78,7 @@ async def test_of_those_that_ask_for_one_name_one_makes_it(tmp_path: Path) -> No
 @pytest.mark.parametrize("step", ["the catalog", "some folders"])
 @trio_test
 async def test_a_kill_while_a_topic_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """Its place in the catalog is what counts: what is missing of its folders is made by the next start."""
+    """The place in the catalog is what counts: the next start makes those of its folders that are missing."""
     make = opening._make_folders
 
     def killed(places: Any) -> None:
@@ -101,7 +101,7 @@ async def test_a_kill_while_a_topic_is_made(tmp_path: Path, monkeypatch: pytest.
 
 @trio_test
 async def test_more_partitions_than_there_are_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are refused before the catalog has them, for it takes seconds to take so many in and to let them go."""
+    """They are refused before the catalog has them, since it takes seconds to take so many in and to let them go."""
     monkeypatch.setattr(descriptors, "room", lambda: 99)
     async with running(tmp_path) as broker:
         before = dict(broker.meta.items(b""))
@@ -152,7 +152,8 @@ async def test_others_have_their_turns_beside_a_large_topic(tmp_path: Path, monk
 async def test_a_topic_that_can_neither_be_made_nor_taken_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    """A full disk refuses its folders, and then that the catalog lets go of it: it is none, its name is free."""
+    """A full disk refuses the folders, and then the catalog's removal of the topic. It is no topic then, and its name
+    is free."""
     data, faults = tmp_path / "data", Faults()
     monkeypatch.setattr(broker_module, "Meta", partial(FaultyMeta, faults=faults))
     monkeypatch.setattr(meta_sync, "LOOK_S", 0.01)
@@ -237,7 +238,8 @@ async def test_what_could_not_be_removed_is_before_its_name_is_taken_again(
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_topic_that_is_made_anew_at_once_has_nothing_of_the_old_one(tmp_path: Path, seed: int) -> None:
-    """Writers, lookups and waiting readers of the old ones are told; what is acknowledged is in the one it went to."""
+    """Writers, lookups and waiting readers of the old topic get an error; an acknowledged event is in the topic to
+    which it went."""
     chance = random.Random(seed)
     acknowledged: dict[bytes, list[bytes]] = {}  # by topic's id
     told: list[Topic] = []
@@ -319,7 +321,8 @@ async def test_a_topic_is_deleted_only_if_it_is_the_one_that_was_meant(tmp_path:
 async def test_a_view_is_turned_off_and_on_whatever_the_disk_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Off: what it holds is not asked for any more. On: not before that is gone, and else it stays off everywhere."""
+    """Off: nobody asks any more for what the view holds. On: only once its old entries are gone; else it stays off
+    everywhere."""
     drop, refused = Views.drop, [2]  # the number of a partition
 
     def refusing(self: Views, number: int) -> None:

@@ -1,4 +1,5 @@
-"""How long a topic keeps what nobody has said anything about; and what a broker was started with, for all topics."""
+"""How long a topic keeps events if nobody has said how long; and settings for all topics with which a broker was
+started."""
 
 from __future__ import annotations
 
@@ -129,7 +130,8 @@ async def test_defaults_that_a_topic_cannot_have_are_told_with_its_name(tmp_path
 
 @trio_test
 async def test_defaults_wait_for_a_partition_that_is_out_of_service(tmp_path: Path) -> None:
-    """What has expired in it is not known, so it can't be made ready; the broker runs, with the defaults of before."""
+    """What has expired in that partition is not known, so it can't be prepared. The broker runs, with the defaults of
+    before."""
     async with running(tmp_path, **QUIET) as broker:
         for name in ("damaged", "well"):
             await broker.create_topic(name, 1, {})

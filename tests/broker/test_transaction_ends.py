@@ -1,4 +1,5 @@
-"""What a leader knows of the transactions that have staged offsets of groups, to refuse ends that come late."""
+"""What a leader remembers of transactions that have staged offsets of groups, so that it can refuse ends that come
+late."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ async def lead_anew(broker: LocalBroker, partition: Partition) -> None:
 
 
 async def end_of(ends: TransactionEnds, index: int, number: int) -> KrappyError | None:
-    """The end of the transaction of this number in a partition of the offsets' topic. Why it is refused, if it is."""
+    """Writes the end of the transaction of this number in a partition of the offsets' topic. Returns why it is refused,
+    or None."""
     [later] = ends.end(TransactionEnd(PRODUCER, EPOCH, True, 0, number=number), [TopicPartition(OFFSETS, index)])
     try:
         await later.wait()

@@ -43,7 +43,7 @@ async def test_events_appear_all_at_once_when_their_transaction_commits(tmp_path
         await producer.write((b"a", b"2"))
         assert (partition.last_stable_offset, partition.high_watermark) == (1, 5)
         assert await value(partition, b"a") is None
-        assert await value(partition, b"beside") is None  # it stands behind what is not decided
+        assert await value(partition, b"beside") is None  # it stands behind undecided events
         assert await values(partition) == [b"0"]
         await producer.end(commit=True)
         assert partition.last_stable_offset == partition.high_watermark == 6
@@ -240,7 +240,7 @@ async def test_a_transaction_that_nobody_answers_for_is_aborted_on_start(tmp_pat
 
 @trio_test
 async def test_a_view_that_has_what_the_log_has_not_decided_is_folded_anew(tmp_path: Path) -> None:
-    """As a loss of power may leave them with durability "os": the marker is lost, and its transaction in the view."""
+    """As a loss of power may leave them with durability "os": the marker is lost, but the view has its transaction."""
     async with running(tmp_path) as broker:
         partition = await made(broker)
         producer = await Producer(broker, "p").init()
@@ -302,7 +302,7 @@ async def test_conditions_in_the_same_write_as_a_transaction(tmp_path: Path) -> 
         await producer.add()
         inside = partition.publish(producer.batch([b"a"], [b"1"]), sender=producer.sender)
         data = batch.encode([b"a"], [b"x"], timestamps=1_000)
-        behind = partition.publish(data, [(0, ABSENT)])  # goes with the other: nothing has run in between
+        behind = partition.publish(data, [(0, ABSENT)])  # in the same write: nothing has run in between
         assert (await inside.wait()).offset == 0
         with pytest.raises(TransactionPending):
             await behind.wait()

@@ -22,7 +22,7 @@ async def written(broker: Any, topic: str, *keys: bytes) -> Any:
 
 @trio_test
 async def test_what_is_not_committed_is_not_remembered(tmp_path: Path) -> None:
-    """A leader that was deposed may lead again. What it had, and nobody else, is not in the log any more."""
+    """A leader that was deposed may lead again. Events that it alone had are not in the log any more."""
     async with running(tmp_path) as broker:
         before = await written(broker, "before", b"first", b"lost", b"lost")
         after = await written(broker, "after", b"first", b"other", b"another")

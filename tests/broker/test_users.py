@@ -1,5 +1,4 @@
-"""What logins cost while there are very many users: who logs in pays for his own credential, whether it is there or
-not."""
+"""What logins cost while there are very many users: a login pays for one credential, whether there is one or not."""
 
 from __future__ import annotations
 

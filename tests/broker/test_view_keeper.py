@@ -1,4 +1,5 @@
-"""Damaged files of the views: they are made anew by themselves, from the logs, and nobody's publishing waits for it."""
+"""Damaged files of the views: the broker makes them anew from the logs by itself, and nobody's publishing waits for
+that."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ KEYS = [b"%05d" % number for number in range(2_000)]
 
 
 async def filled(broker: LocalBroker, name: str, rounds: int = 3) -> Partition:
-    """A topic of these keys in so many batches, all in the files of the views."""
+    """A topic of these keys, published in `rounds` batches, all of them in the files of the views."""
     topic, _ = await broker.create_topic(name, 1, {})
     partition = topic.led(0)
     for _ in range(rounds):
@@ -38,7 +39,7 @@ async def filled(broker: LocalBroker, name: str, rounds: int = 3) -> Partition:
 
 
 def damage(data: Path, chance: random.Random) -> None:
-    """A byte in every table file."""
+    """Changes a byte in every table file."""
     files = sorted((data / "views").glob("*.sst"))
     assert files
     for path in files:
@@ -49,7 +50,7 @@ def damage(data: Path, chance: random.Random) -> None:
 
 
 async def looked_up(partition: Partition) -> list[int | None]:
-    """The offset of each key's entry, once the view has it; what a client does that tries again."""
+    """The offset of each key's entry, once the view has it, as a client finds it that tries again."""
     with trio.fail_after(60):
         while True:
             try:
@@ -146,7 +147,7 @@ def test_views_that_cannot_be_opened_or_read_are_made_anew(tmp_path: Path, name:
 
 
 def test_a_views_folder_of_another_broker_that_runs_is_not_thrown_away(tmp_path: Path) -> None:
-    """Only what is damaged is."""
+    """Only damaged views are."""
     from krappy.broker.tables.view_keeper import open_views
     from krappy.store.views import Views
 
@@ -165,7 +166,7 @@ def test_a_views_folder_of_another_broker_that_runs_is_not_thrown_away(tmp_path:
 
 
 def test_numbers_of_views_that_are_there_are_not_given_again(tmp_path: Path) -> None:
-    """The meta database was lost: what has that number next would show another one's table."""
+    """The meta database was lost. If the next view had such a number, it would show another topic's table."""
     from krappy.broker.tables.view_keeper import open_views
 
     with closing(Views(tmp_path / "views")) as views:
@@ -255,7 +256,8 @@ def test_a_start_does_not_need_what_the_disk_does_not_read(tmp_path: Path, monke
 def test_an_open_that_the_disk_refuses_is_damage_if_a_file_is_unreadable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, lost: bool
 ) -> None:
-    """Else views would be thrown away, with what is in no log any more, and the catalog be exchanged for a backup."""
+    """Else views would be thrown away, with entries that are in no log any more, and a backup would take the catalog's
+    place."""
     said: list[str] = []
 
     async def main() -> None:
@@ -305,7 +307,7 @@ def test_an_open_that_the_disk_refuses_is_damage_if_a_file_is_unreadable(
 def test_a_change_that_needs_the_views_is_refused_as_a_whole_while_there_are_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any, reopened: bool
 ) -> None:
-    """It is not in the catalog either, and done as soon as it is asked for again. Other settings are changed."""
+    """The change is not in the catalog either, and is made when it is asked for again. Other settings can change."""
     said: list[str] = []
     name, flaw = ("reopen", "stuck") if reopened else ("throw_away", "damaged")
 
@@ -412,7 +414,7 @@ def test_partitions_that_the_catalog_has_and_could_not_be_made_are_by_asking_aga
 def test_views_are_left_while_the_data_folder_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flaw: str
 ) -> None:
-    """Another one stands in its place, in which everything is missing, and all can be written."""
+    """Another folder stands in its place: everything is missing there, but it can be written to."""
     data, away, said = tmp_path / "data", tmp_path / "away", []
     looks, look = 0, Room.look
 

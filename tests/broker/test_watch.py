@@ -31,7 +31,7 @@ async def _watched(data: Path, clock: MockClock) -> None:
     async def room() -> None:
         nonlocal rooms
         rooms += 1
-        if rooms == 2:  # whoever reads takes its time, and what is due for the first partition is overdue
+        if rooms == 2:  # the reader takes its time, and the progress of the first partition is overdue
             clock.jump(2 * PROGRESS)
 
     async def emit(event: str, partition: int, next_offset: int, items: list[bytes], offsets: Any = None) -> None:
@@ -55,8 +55,9 @@ async def _watched(data: Path, clock: MockClock) -> None:
 
 @trio_test
 async def test_what_kept_an_event_from_being_told_may_be_compacted_away_before_it_is_told(tmp_path: Path) -> None:
-    """A key in two partitions: the event in one is not told, for the other has a newer one that the watch will come to.
-    When it does, an older one has taken that one's place, and the first is the newest again."""
+    """A key stands in two partitions. The watch does not tell the event in one of them, since the other has a newer
+    event that the watch will come to. When it gets there, compaction has removed that event for a later one with
+    an older timestamp, and so the first event is the newest again."""
     key = next(key for key in (b"k%d" % number for number in range(100)) if partition_for(key, 2) == 1)
     told: dict[bytes, bytes | None] = {}
     live, waits, going = trio.Event(), trio.Event(), trio.Event()
@@ -94,7 +95,7 @@ async def test_what_kept_an_event_from_being_told_may_be_compacted_away_before_i
                 await write(1, b"third", 30)
                 go, going, waits = going, trio.Event(), trio.Event()
                 go.set()
-                await waits.wait()  # it has passed the second event, and comes to the other partition
+                await waits.wait()  # the watch has passed the second event, and comes to the other partition
                 await write(1, b"late", 10)
                 await partitions[1].publish(batch.encode([b"other"], [b"v"], timestamps=40)).wait()
                 for _ in range(2):
@@ -108,7 +109,7 @@ async def test_what_kept_an_event_from_being_told_may_be_compacted_away_before_i
 
 @trio_test
 async def test_batches_that_open_to_very_much_are_told_in_parts(tmp_path: Path) -> None:
-    """20 of 1 KB that open to 8 MB were 160 MB in one answer: more than a client takes."""
+    """20 batches of 1 KB that open to 8 MB each were 160 MB in one answer: more than a client takes."""
     told: list[int] = []
     sizes: list[int] = []
     large_one, small_one = [bytes(1_000_000)] * 8, [bytes(40_000)] * 8
@@ -140,7 +141,7 @@ async def test_batches_that_open_to_very_much_are_told_in_parts(tmp_path: Path) 
 
 @trio_test
 async def test_nothing_follows_on_what_was_not_told_because_the_partition_moved(tmp_path: Path) -> None:
-    """Not even if this broker leads it again by then: who watches goes on from what was told."""
+    """Not even if this broker leads it again by then: a watcher goes on from what it was told."""
     offsets: list[int] = []
 
     async def room() -> None:

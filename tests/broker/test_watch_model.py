@@ -34,7 +34,7 @@ class Publish(NamedTuple):
 
 
 class Take(NamedTuple):
-    """So many more answers may be made for the watcher."""
+    """The watcher may be given so many more answers."""
 
     answers: int
 
@@ -52,15 +52,15 @@ steps = st.one_of(
 
 
 class Watcher:
-    """A client: its state, and the place that it would go on from."""
+    """A client: its state, and the offsets from which it would go on."""
 
     def __init__(self, broker: LocalBroker, prefix: bytes | None) -> None:
         self.broker = broker
         self.prefix = prefix
         self.state: dict[tuple[int, bytes], bytes] = {}
-        self.place: dict[int, int] | None = None  # None: it has no whole snapshot yet
+        self.place: dict[int, int] | None = None  # offset by partition; None: it has no whole snapshot yet
         self.told: set[tuple[int, int]] = set()
-        self.exact: dict[int, int] = {}  # of the snapshot
+        self.exact: dict[int, int] = {}  # offsets of the snapshot
         self.allowed = 0.0
         self.more = trio.Event()
         self.scope: trio.CancelScope | None = None
@@ -71,7 +71,7 @@ class Watcher:
             nursery.start_soon(self._run, self.scope)
 
     def stop(self) -> None:
-        """The connection breaks: what was not told yet never was."""
+        """The connection breaks. What was not told by then is never told."""
         if self.scope is not None:
             self.scope.cancel()
             self.scope = None
@@ -92,7 +92,7 @@ class Watcher:
             self.state, self.told = {}, set()
         topic = self.broker.topic("t")
         known = list(topic.all_led())
-        if self.place is not None:  # as the handlers do for who resumes: the partitions that it knows, and all others
+        if self.place is not None:  # on a resume, as handlers do: the known partitions, and all others
             known = [each for each in known if each.index in self.place]
         watch = self.broker.watch(
             known, self.prefix, None, None, tombstones=False, grows_with=self.broker.topic("t").local
