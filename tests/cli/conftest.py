@@ -43,7 +43,7 @@ Krappy = Callable[..., Result]
 
 
 def make_kafka_group(broker: RunningBroker, group: str, topic: str) -> None:
-    """A group of Kafka's, which may have any name. The topic is there."""
+    """Makes a group of Kafka's, which may have any name. The topic exists."""
     member = Consumer({"bootstrap.servers": broker.kafka_address, "group.id": group})
     member.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
     member.close()
@@ -57,14 +57,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 
 @pytest.fixture(autouse=True)
 def no_variables_of_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`krappy serve` would take them for settings that there are not."""
+    """`krappy serve` would take these variables for settings, and there are no such settings."""
     for name in ("KRAPPY_BROKERS", "KRAPPY_LONG", "KRAPPY_EXPLORE", "KRAPPY_COMPAT"):
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Krappy:
-    """Runs `krappy` with given arguments and stdin; it names no broker."""
+    """Runs `krappy` with the given arguments and stdin; no broker is named."""
 
     def call(*arguments: str, stdin: bytes = b"") -> Result:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
@@ -81,7 +81,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> K
 
 @pytest.fixture
 def krappy(run: Krappy, broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> Krappy:
-    """The same, against the broker of this file."""
+    """Runs `krappy` as `run` does, against the broker of this file."""
     monkeypatch.setenv("KRAPPY_ADDRESS", broker.address)
     return run
 

@@ -1,4 +1,5 @@
-"""`krappy backup` beside a busy broker, `krappy restore` elsewhere: whole, checked, and a prefix of every log."""
+"""`krappy backup` beside a busy broker, and `krappy restore` elsewhere: a backup is whole, checked, and has a prefix of
+every log."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from tests.process import krappy, wait_until
 
 
 class Load:
-    """Writes keyed events until it is stopped; knows how many were acknowledged of each partition."""
+    """Writes keyed events until it is stopped; counts how many were acknowledged in each partition."""
 
     def __init__(self, address: str, topic: str, partitions: int) -> None:
         self.acknowledged = [0] * partitions
@@ -93,7 +94,7 @@ def test_a_backup_under_load_is_a_prefix_of_what_was_acknowledged(tmp_path: Path
             else:
                 done = krappy("backup", target, "--address", broker.address)
             assert done.returncode == 0, done.stderr
-            load.wait_for(sum(before) + 1_000)  # it went on
+            load.wait_for(sum(before) + 1_000)  # writing went on meanwhile
         whole = contents(broker.address, "t")
         wait_until(lambda: not list((tmp_path / "data" / "backup").iterdir()), "the broker lets go")
 
@@ -112,7 +113,7 @@ def test_a_backup_under_load_is_a_prefix_of_what_was_acknowledged(tmp_path: Path
             assert entry is not None
             assert entry.value == b"Ada"
             assert client.group("mail").lag == 1
-            with client.producer("t") as producer:  # and it lives
+            with client.producer("t") as producer:  # the restored broker takes events
                 producer.send("after", key="k").result()
 
 
@@ -171,7 +172,8 @@ def test_a_damaged_backup_is_refused(small: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_restored_is_led_in_epochs_of_its_own(small: Path, tmp_path: Path) -> None:
-    """The broker that it was copied from may have gone on, and been started again: it has written others in those."""
+    """The broker that was copied may have been started again since, and may have written other events in its next
+    epochs."""
     assert krappy("restore", small, "--data", tmp_path / "elsewhere").returncode == 0
     epochs = []
     for folder in ("data", "elsewhere"):

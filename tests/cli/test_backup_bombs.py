@@ -33,7 +33,7 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
 
 
 def tar_of(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
-    """Whatever sizes the headers tell of, so much data comes after each."""
+    """An archive of these members. Each has its data behind its header, whatever size the header tells."""
     packed = b""
     for info, data in members:
         packed += info.tobuf(tarfile.PAX_FORMAT) + data + bytes(-len(data) % tarfile.BLOCKSIZE)
@@ -53,7 +53,7 @@ Refused = Callable[..., str]
 
 @pytest.fixture
 def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
-    """What is told of an archive that is not restored, and of which nothing stays."""
+    """Restores an archive, which must be refused and leave nothing; returns the error."""
 
     def restore(packed: bytes, folder: Path = tmp_path) -> str:
         (tmp_path / "packed").write_bytes(packed)
@@ -102,7 +102,7 @@ def test_what_is_no_file_is_refused(refused: Refused, type: bytes) -> None:
 
 
 class Endless(io.RawIOBase):
-    """Some bytes, and others for ever."""
+    """Gives some bytes, and then others for ever."""
 
     def __init__(self, head: bytes, more: bytes) -> None:
         self._head, self._more = head, more
@@ -128,7 +128,7 @@ def head_of(info: tarfile.TarInfo) -> bytes:
         (head_of(member(size=1 << 33, type=tarfile.GNUTYPE_LONGNAME)), b"x"),
         (head_of(member(size=1 << 33, type=tarfile.XHDTYPE)), b"x"),
         (head_of(member(size=1 << 33, type=tarfile.XGLTYPE)), b"x"),
-        (b"", head_of(member(size=100, type=tarfile.GNUTYPE_LONGNAME)) + bytes(512)),  # one after the other
+        (b"", head_of(member(size=100, type=tarfile.GNUTYPE_LONGNAME)) + bytes(512)),  # one long name after the other
         (b"", tar_of((member(size=0, type=tarfile.XGLTYPE), b""))[:512]),
     ],
 )
@@ -140,7 +140,7 @@ def test_headers_without_end_are_refused(head: bytes, more: bytes) -> None:
 @pytest.mark.parametrize(
     "records",
     [
-        b"1" * 600,  # tarfile looks for the end of the number from each digit on
+        b"1" * 600,  # tarfile looks for the end of the number at each digit anew
         b"02 " * 200 + b"=",  # and takes all that follows for the name, in each record anew
         b"9" * 600 + b" a=b\n",
         b"8 path=x",
@@ -159,7 +159,7 @@ def test_records_that_are_none_are_refused(records: bytes) -> None:
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_archives_of_others_are_read(form: int) -> None:
-    """Whatever their headers tell beside the name and the size."""
+    """Their headers may tell whatever they want beside the name and the size."""
     contents = {f"./topics/{'t' * 60}/{'x' * 60}": b"a" * 700, "meta/y": b"", "views/z": bytes(512)}
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=form, pax_headers={"comment": "=\n= 1"}) as tar:
@@ -187,7 +187,7 @@ def test_memory_is_bounded_whatever_a_file_unpacks_to(form: str) -> None:
 
 def test_memory_is_bounded_whatever_an_archive_asks_for() -> None:
     packed = bytearray(lzma.compress(tar_of((member(size=1), b"x"))))
-    end = 12 + 4 * packed[12]  # of the header of the first block: see The .xz File Format
+    end = 12 + 4 * packed[12]  # the end of the header of the first block: see The .xz File Format
     packed[16] = 40  # 4 GiB of earlier data are needed
     packed[end : end + 4] = zlib.crc32(packed[12:end]).to_bytes(4, "little")
     with pytest.raises(Failure, match="Memory usage limit exceeded"):

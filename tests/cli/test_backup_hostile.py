@@ -1,4 +1,4 @@
-"""Brokers, folders and archives that mean harm, at `krappy backup` and `krappy restore`; and who may read a backup."""
+"""Brokers, folders and archives that mean harm to `krappy backup` and `krappy restore`; and who may read a backup."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def test_what_is_backed_up_and_restored_is_for_its_owner_alone(tmp_path: Path) -
         run("backup", tmp_path / "mounted", "--address", broker.address)
     run("restore", tmp_path / "folder", "--data", tmp_path / "restored")
     assert others(tmp_path / "folder") == others(tmp_path / "one.tar") == []
-    assert others(tmp_path / "mounted") == [str(tmp_path / "mounted")]  # is as it was
+    assert others(tmp_path / "mounted") == [str(tmp_path / "mounted")]  # as the user made it
     nightly = tmp_path / "nightly"
-    assert set(others(nightly)) <= {str(nightly / "lock")}  # which tells a process id
+    assert set(others(nightly)) <= {str(nightly / "lock")}  # it tells only a process id
     assert not stat.S_IMODE((tmp_path / "restored").stat().st_mode) & 0o077
     assert others(tmp_path / "restored" / "topics") == []
 
@@ -106,7 +106,7 @@ def test_a_broker_that_means_harm_gets_nothing_read_and_nothing_written(
         plant(folder, secret)
         told = json.loads((folder / MANIFEST).read_text())
         (folder / MANIFEST).write_text(json.dumps({**told, "files": files}))
-        (folder.parent.parent / "outside").mkdir(exist_ok=True)  # what ../.. leads to from what is held
+        (folder.parent.parent / "outside").mkdir(exist_ok=True)  # where ../.. leads from the held files
         (folder.parent.parent / "outside" / "secret").write_text("theirs")
         return files
 
@@ -145,7 +145,7 @@ HELD = HeldAt(cast("Any", None), 0, 1, 1, 10)
 
 
 def serve(monkeypatch: pytest.MonkeyPatch, files: Mapping[str, bytes], extra: int = 0) -> None:
-    """Makes brokers hold these files, and send so many bytes more than they are asked for."""
+    """Makes brokers hold these files, and send `extra` more bytes than they are asked for."""
 
     async def read(held: HeldAt, name: str, offset: int, size: int) -> bytes:
         return files[name][offset : offset + size + extra]

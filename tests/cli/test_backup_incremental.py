@@ -1,4 +1,4 @@
-"""`krappy backup --incremental`: each is whole, and copies only what is new. And `krappy doctor --backup`."""
+"""`krappy backup --incremental`: each backup is whole, and copies only what is new. And `krappy doctor --backup`."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def test_each_is_whole_and_copies_only_what_is_new(broker: RunningBroker, tmp_pa
     assert [str(each) for each in generations.list_all(folder)] == [first["target"], second["target"]]
 
     assert restored(Path(first["target"]), tmp_path / "one") == values(4_000)
-    shutil.rmtree(first["target"])  # none needs another
-    assert restored(folder, tmp_path / "two") == values(5_000)  # of several, the latest
+    shutil.rmtree(first["target"])  # no backup needs another
+    assert restored(folder, tmp_path / "two") == values(5_000)  # of several backups, the latest is restored
 
 
 def test_a_file_of_the_same_name_and_size_that_is_another_is_copied(broker: RunningBroker, tmp_path: Path) -> None:
-    """As of a topic that was deleted and made again; or after a compaction."""
+    """As of a topic that was deleted and made again, or after a compaction."""
     publish(broker, range(2_000))
     first = take(broker, tmp_path / "backups")
     with broker.connect() as client:
@@ -113,7 +113,7 @@ def test_no_more_than_so_much_each_second(broker: RunningBroker, tmp_path: Path)
 def test_the_oldest_go_and_what_was_cut_short(broker: RunningBroker, tmp_path: Path) -> None:
     folder = tmp_path / "backups"
     targets = [take(broker, folder)["target"] for _ in range(3)]
-    (folder / ".unfinished" / "topics").mkdir(parents=True)  # of one that was killed
+    (folder / ".unfinished" / "topics").mkdir(parents=True)  # left by a backup that was killed
     last = take(broker, folder, "--keep", "2")
     assert last["removed"] == [Path(each).name for each in targets[:2]]
     assert sorted(each.name for each in folder.iterdir()) == sorted(
@@ -181,7 +181,7 @@ def test_a_doctor_for_backups(broker: RunningBroker, tmp_path: Path) -> None:
     log = min((targets[1] / "topics").rglob("*.log"))
     data = bytearray(log.read_bytes())
     data[-1] ^= 1
-    log.write_bytes(data)  # the file of both
+    log.write_bytes(data)  # both backups share this file
     done = krappy("doctor", "--backup", folder)
     assert done.returncode == 1
     assert done.stdout.count(log.name.encode() + b" is not as it was written") == 2, done.stdout

@@ -1,4 +1,4 @@
-"""`krappy backup` and `krappy restore` when something goes wrong, or on, beside them."""
+"""`krappy backup` and `krappy restore` when something goes wrong meanwhile, or simply goes on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PARTITIONS = 24
 
 
 class Transactions:
-    """One after the other, each writes its number to every partition, until it is stopped."""
+    """Runs transactions one after the other until it is stopped; each writes its number to every partition."""
 
     def __init__(self, address: str) -> None:
         self._producer = transactional(address)
@@ -79,7 +79,7 @@ def copy(client: blocking.Client, target: Path) -> None:
 
 
 def slow_files(folder: Path) -> Iterator[Path]:
-    """So that there is time for transactions between the first log and the last, if they were let."""
+    """Takes its time between logs, in which transactions could go on if the backup let them."""
     for path in held_files(folder):
         time.sleep(0.02 if path.suffix == ".log" else 0)
         yield path
@@ -106,7 +106,7 @@ def test_no_half_of_a_transaction_is_in_a_backup(tmp_path: Path, monkeypatch: py
         data = tmp_path / "elsewhere" / target.name
         assert krappy("restore", target, "--data", data).returncode == 0
         with run_broker(data, listen_kafka="127.0.0.1:0") as broker:
-            transactional(broker.kafka_address).init_transactions(60)  # aborts what was open
+            transactional(broker.kafka_address).init_transactions(60)  # aborts a transaction that was open
             found = contents(broker.address, "t")
         assert len(found) == PARTITIONS
         numbers = {tuple(values) for values in found.values()}
@@ -116,7 +116,7 @@ def test_no_half_of_a_transaction_is_in_a_backup(tmp_path: Path, monkeypatch: py
 
 
 def test_a_transaction_does_not_go_on_after_a_restore(tmp_path: Path) -> None:
-    """What it wrote since the backup is lost, so what it writes then would be committed by half."""
+    """What the transaction has written since the backup is lost. If it went on, only half of it would be committed."""
     with (
         run_broker(tmp_path / "data", listen_kafka="127.0.0.1:0") as broker,
         blocking.connect(broker.address) as client,
@@ -150,7 +150,7 @@ def test_a_transaction_does_not_go_on_after_a_restore(tmp_path: Path) -> None:
     ],
 )
 def test_ids_and_epochs_that_no_producer_has_are_a_clear_error(fields: dict[str, Any]) -> None:
-    """A damaged or crafted catalog: no marker can be written of them."""
+    """As in a damaged or crafted catalog: no marker can be written for them."""
     good = Transaction("x", 2**63 - 1, MAX_EPOCH + 1, 1)
     assert unpacked(key_of("x"), packed(good)) == good
     with pytest.raises(StorageError, match="can't be read"):
@@ -211,7 +211,7 @@ def until(true: object, seconds: float = 120) -> None:
 
 @pytest.fixture
 def backup(tmp_path: Path) -> Path:
-    """A finished one, of some 100 KB of events."""
+    """A finished backup of some 100 KB of events."""
     with run_broker(tmp_path / "data") as broker, blocking.connect(broker.address) as client:
         with client.producer("t") as producer:
             producer.send_columns([b"k%d" % row for row in range(1_000)], [b"x" * 100] * 1_000)
@@ -232,7 +232,7 @@ def test_a_disk_that_is_full_ends_a_backup(tmp_path: Path) -> None:
             assert done.returncode == 1
             assert b"File too large: what was written has been removed" in done.stderr, done.stderr
             assert not target.exists()
-        until(lambda: not list((tmp_path / "data" / "backup").iterdir()))  # the broker has let go
+        until(lambda: not list((tmp_path / "data" / "backup").iterdir()))  # the broker has released the files
         assert len(contents(broker.address, "t")[0]) == 1_000
 
 
@@ -283,7 +283,7 @@ def test_a_backup_that_is_stopped_leaves_nothing(tmp_path: Path, form: str, numb
             assert [each.name for each in target.iterdir()] == ["lock"]
         else:
             assert not target.exists()
-        until(lambda: not list((tmp_path / "data" / "backup").iterdir()))  # the broker has let go
+        until(lambda: not list((tmp_path / "data" / "backup").iterdir()))  # the broker has released the files
 
 
 def test_a_backup_that_is_killed_is_let_go_at_once(tmp_path: Path) -> None:
@@ -301,7 +301,8 @@ def test_a_backup_that_is_killed_is_let_go_at_once(tmp_path: Path) -> None:
 def test_a_backup_whose_machine_is_gone_is_let_go_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing tells the broker that it is gone: the process stands still here. One that pings keeps what it holds."""
+    """Nothing tells the broker that the machine is gone: here the process stands still. A backup that pings keeps what
+    it holds."""
     monkeypatch.setattr(handler, "PATIENCE", 3.0)
     with run_broker(tmp_path / "data") as broker, blocking.connect(broker.address, keepalive=0.3) as client:
         with client.producer("t") as producer:
@@ -349,7 +350,7 @@ def test_a_restore_that_is_killed_is_begun_again(backup: Path, tmp_path: Path) -
     with pytest.raises(StorageError, match="not restored to its end"), run_broker(data):
         pass
     (data / "restoring" / "topics").mkdir(exist_ok=True)
-    (data / "restoring" / "topics").rename(data / "topics")  # as if it had come to putting parts into their places
+    (data / "restoring" / "topics").rename(data / "topics")  # as if it had begun to put parts into their places
     done = krappy("restore", "-", "--data", data, stdin=packed.getvalue())
     assert done.returncode == 0, done.stderr
     assert checkup.check(data, repair=False, tell=lambda *_: None).sound

@@ -1,4 +1,4 @@
-"""`krappy bench`: every bench runs, small, and says what it measured."""
+"""`krappy bench`: every bench runs on little data, and prints what it measured."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_four_arguments_are_a_broker(given: Any) -> None:
     assert config.listen_http == "localhost:8091"
     assert config.data == Path("krappy-1")
     assert config.zookeeper == ([("localhost", 2181)], "/krappy")
-    assert config.log_level == "debug"  # what the arguments do not tell is taken from where it is given
+    assert config.log_level == "debug"  # the arguments do not say it, so it comes from the environment or the file
 
 
 def test_a_flag_goes_before(given: Any) -> None:

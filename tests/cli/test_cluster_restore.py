@@ -1,4 +1,5 @@
-"""What `krappy restore` makes of a cluster's backup whose logs and states are rare: made by hand, file by file."""
+"""What `krappy restore` makes of a cluster's backup with rare logs and states: these backups are made by hand, file by
+file."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ class Made:
         self.tree[paths.CLUSTER_ID] = znodes.cluster(b"c" * 16)
 
     def topic(self, name: str, *data: bytes, cut: int = 0) -> None:
-        """`cut`: how many batches at its end the backup does not have, though the files do."""
+        """Makes a topic. `cut`: how many of the last batches are in the files, but not in the backup."""
         log = Log.open(self.folder / "topics" / f"{name}-0", TopicConfig())
         for number, each in enumerate(data):
             if number == len(data) - cut:
@@ -111,7 +112,7 @@ def test_a_log_that_ends_before_the_backup_is_refused(made: Made) -> None:
 
 
 def test_transactions_that_nobody_would_end_are_aborted(made: Made) -> None:
-    """The coordinator does not know of producer 2 here, as it was told later; nor, any more, of producer 3."""
+    """The coordinator does not know yet that producer 2 wrote here, and does not know producer 3 any more."""
     made.topic("t", sent(1, b"open"), sent(2, b"untold"), sent(3, b"old"), marker(4, 0, True, 1))
     at = frozenset([TopicPartition("t", 0)])
     ids = [
@@ -197,7 +198,7 @@ def test_a_state_of_a_native_group_in_a_topic_that_was_made_anew_is_left_out(mad
 
 @pytest.mark.parametrize("share", [False, True])
 def test_a_group_that_has_read_lost_events_goes_back(made: Made, share: bool) -> None:
-    """It had not seen the unclean election. The broker that is alone has no leader epochs of positions."""
+    """The group had not seen the unclean election. The broker, which is alone, has no leader epochs of positions."""
     made.topic("t", *(batches.encode(None, [b"%d" % n], timestamps=1) for n in range(9)))  # all of one epoch
     head = [2, 5, 3, 1] if share else []
     states = {

@@ -1,4 +1,4 @@
-"""Each command against a real broker: what it prints, what it returns."""
+"""Each command against a real broker: what it prints and which status it returns."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_topic_that_is_there_already_tells_how_it_differs(krappy: Krappy, topi
 
 
 def test_a_topic_says_that_its_keys_are_scattered(krappy: Krappy) -> None:
-    """Keys that were written before there were more partitions stand where they stood."""
+    """Keys that were written before partitions were added stay where they are."""
     assert krappy("topic", "create", "astray").status == 0
     lines = "".join(f"k{number}\tv\n" for number in range(20))
     assert krappy("produce", "astray", "--sep", "\t", stdin=lines.encode()).status == 0
@@ -420,7 +420,7 @@ def test_a_group_goes_on_where_it_was(krappy: Krappy, topic: str) -> None:
     assert krappy("group", "reset", group, "--to", "earliest").status == 0
     assert krappy("consume", topic, "--group", group, "--max", "4").lines == ["a", "b", "c", "d"]
 
-    assert krappy("group", "delete", group).status == 1  # nobody to ask
+    assert krappy("group", "delete", group).status == 1  # nobody is there to confirm it
     assert krappy("group", "delete", group, "--yes", "--json").json == {"group": group, "deleted": True}
     gone = krappy("group", "describe", group)
     assert (gone.status, len(gone.err.splitlines())) == (1, 1)

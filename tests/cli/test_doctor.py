@@ -29,7 +29,7 @@ EVENTS = 3000
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a broker leaves that has seen two topics with many small segments, tombstones and keyless events."""
+    """The data of a broker that had two topics with many small segments, tombstones and events without keys."""
     folder = tmp_path_factory.mktemp("doctor") / "data"
     config = {"segment.bytes": 20_000}
     with run_broker(folder, durability="os") as broker, broker.connect() as client:
@@ -60,14 +60,14 @@ def doctor(run: Krappy, data: Path) -> Callable[..., Result]:
 
 
 def closed_segment(data: Path, partition: str) -> Path:
-    """A log file in the middle."""
+    """One of the log files in the middle."""
     segments = sorted((data / "topics" / partition).glob("*.log"))
     assert len(segments) > 2
     return segments[1]
 
 
 def problems(found: Result) -> str:
-    """All of them, as one text."""
+    """All problems, as one text."""
     listed = found.json["problems"] + [text for each in found.json["partitions"] for text in each["problems"]]
     return "\n".join(listed)
 
@@ -176,7 +176,7 @@ def test_events_that_a_recovery_found_gone_are_a_problem_for_good(doctor: Callab
 
 
 def test_a_log_that_can_not_be_left_clean_is_told(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the others are looked at."""
+    """The other logs are looked at all the same."""
     close = Log.close
 
     def refused(log: Log) -> None:
@@ -199,7 +199,7 @@ def test_a_missing_partition_is_found(doctor: Callable[..., Result], data: Path)
 
 
 def test_a_missing_partition_that_no_view_tells_of_is_found(doctor: Callable[..., Result], data: Path) -> None:
-    """As after damage of all views. Its log was on this disk."""
+    """As after damage of all views. The partition's log was on this disk."""
     shutil.rmtree(data / "topics" / "mixed-0")
     change_view(data, "mixed", lambda views, number: views.drop(number))
     found = doctor("--json")
@@ -285,7 +285,7 @@ def test_a_view_that_is_behind_is_no_fault(doctor: Callable[..., Result], data: 
 def test_what_a_cleaning_took_for_events_that_the_view_has_lost_is_no_fault(
     run: Krappy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill takes the view back to what was flushed, and not the log."""
+    """A kill takes the view back to what was flushed, but not the log."""
 
     async def main() -> None:
         async with running(tmp_path / "data", cleaner_backoff_ms=10**7, retention_check_ms=10**7) as broker:
@@ -298,7 +298,7 @@ def test_what_a_cleaning_took_for_events_that_the_view_has_lost_is_no_fault(
             await publish(partition, 2, [b"a", b"a"])
             await partition.publish(batch.encode([b"b"], [None], timestamps=1_000)).wait()
             assert await partition.view_wait(None, 60)
-            monkeypatch.setattr(partition, "flush_view", lambda _: trio.sleep(0))  # these came just behind the flush
+            monkeypatch.setattr(partition, "flush_view", lambda _: trio.sleep(0))  # as if these came after the flush
             await broker.housekeeper.clean(partition, broker.now_ms())
             as_killed(tmp_path / "data", tmp_path / "killed")
 

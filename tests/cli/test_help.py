@@ -41,7 +41,7 @@ def test_a_command_has_help_with_examples(run: Krappy, path: tuple[str, ...]) ->
 
 
 def examples() -> Iterator[str]:
-    """Each `krappy …` of each help text, up to a comment or a pipe."""
+    """Each `krappy …` in the help texts, up to a comment or a pipe."""
     for command in [cli, *ALL.values()]:
         for line in (command.help or "").splitlines():
             found = re.match(r"\s+(?:.*[|] |[A-Z_]+=\S+ )?krappy (.+?)(?:\s+#.*|\s+[|<>].*)?$", line)
@@ -82,7 +82,7 @@ def test_the_settings_of_a_broker_stand_in_groups(run: Krappy) -> None:
     assert "--listen-kafka" not in groups
     for row in describe():
         assert f"  {row.flag} " in out
-    assert "  segment.bytes of topics: " in out  # a name, as it has to be written
+    assert "  segment.bytes of topics: " in out  # the name is as it has to be written
     assert "  preallocate of topics: " in out
     assert "  HOST:PORT of the native protocol" in out
     assert "  Bytes of the view's block cache" in out

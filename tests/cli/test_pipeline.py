@@ -48,7 +48,7 @@ def test_a_rollup_needs_a_checkpoint(run: Krappy) -> None:
 def test_a_folder_that_can_not_be_made_is_told_before_spark_starts(
     run: Krappy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pyspark", None)  # it would say that this is missing
+    monkeypatch.setitem(sys.modules, "pyspark", None)  # a later start would say that PySpark is missing
     for name in ("HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME"):
         monkeypatch.delenv(name, raising=False)
     taken = tmp_path / "file"

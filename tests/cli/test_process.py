@@ -59,7 +59,7 @@ def one_line(said: str) -> bool:
 
 @contextmanager
 def started(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A `krappy` that runs beside the test and is gone at its end."""
+    """A `krappy` that runs beside the test; it is gone at the test's end."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with child([*KRAPPY, *arguments], text=True, **{**pipes, **options}) as process:
         yield process
@@ -67,7 +67,7 @@ def started(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
 
 @contextmanager
 def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, object]]]:
-    """`krappy serve --json …` and what it said once it listened."""
+    """`krappy serve --json …`, and what it printed once it listened."""
     arguments = ("serve", "--json", *FREE, *arguments)
     with started(*arguments, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
@@ -296,7 +296,7 @@ def sleeps(pid: int) -> bool:
 
 
 def test_serve_ends_on_a_signal_before_it_has_begun(tmp_path: Path) -> None:
-    """Its settings file is a pipe that nobody writes to, so it is known where the signal meets it."""
+    """The settings file is a pipe that nobody writes to, so the test knows where the signal meets the process."""
     settings = tmp_path / "krappy.toml"
     os.mkfifo(settings)
     ends = []
@@ -309,7 +309,8 @@ def test_serve_ends_on_a_signal_before_it_has_begun(tmp_path: Path) -> None:
     with started("serve", "--data", str(tmp_path / "data"), *FREE, "--config", str(settings)) as process:
         wait_until(it_reads, "it opens its settings")
         os.write(ends[0], b"#")
-        # A signal that comes before the read(2) is handled after it: it must wait in there already.
+        # Python handles a signal that comes before read(2) only after read(2) has returned: so the process must be in
+        # it already.
         wait_until(lambda: unread(ends[0]) == 0 and sleeps(process.pid), "it waits for the rest of its settings")
         assert end(process, signal.SIGTERM) == 0
     os.close(ends[0])
@@ -449,7 +450,7 @@ def test_completion_offers_commands_and_topics(broker: RunningBroker) -> None:
 
 @pytest.mark.parametrize("way", [(), ("--group", "heads"), ("--idle", "600"), ("--to", "2")], ids=" ".join)
 def test_following_ends_with_the_reader_of_its_output(broker: RunningBroker, way: tuple[str, ...]) -> None:
-    """As behind `| head -1`: no event comes any more that a write could fail with."""
+    """As behind `| head -1`: no further event comes, so no write can fail."""
     topic = f"left-alone{len(way)}{''.join(way[:1])}"
     with broker.connect() as client, client.producer(topic) as producer:
         producer.send("only", key="k")
@@ -462,9 +463,9 @@ def test_following_ends_with_the_reader_of_its_output(broker: RunningBroker, way
         assert process.stderr.read() == ""
 
 
-@alone  # a client that knows several brokers passes the relay by
+@alone  # a client that knows several brokers does not use the relay alone
 def test_following_outlives_its_connection(broker: RunningBroker) -> None:
-    """The signal that tells of a reader gone comes of writes to sockets too."""
+    """The signal that tells of a reader gone also comes of writes to sockets."""
     with (
         proxy(broker.address) as relay,
         broker.connect() as client,
@@ -488,7 +489,7 @@ def test_following_outlives_its_connection(broker: RunningBroker) -> None:
 
 @pytest.mark.parametrize("command", ["consume closed --to now", "scan closed", "topic list", "produce closed"])
 def test_streams_that_the_shell_has_closed(broker: RunningBroker, command: str) -> None:
-    """`>&-`: nobody wants to see it; `<&-`: there is nothing to read."""
+    """`>&-`: nobody wants to see the output; `<&-`: there is nothing to read."""
     call("produce", "closed", "--sep", ":", "--address", broker.address, stdin="k:v\n")
     script = f"exec {shlex.join(KRAPPY)} {command} --address {broker.address} <&- >&- 2>&-"
     assert subprocess.run(["bash", "-c", script], timeout=SECONDS, check=False).returncode == 0
@@ -550,7 +551,7 @@ def test_an_error_does_not_speak_to_the_terminal(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_broker_that_can_not_say_anything_serves(stream: str, tmp_path: Path) -> None:
-    """What it says may go to a file on the disk that is full."""
+    """What the broker says may go to a file on a full disk."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = taken.getsockname()
     address = f"127.0.0.1:{place[1]}"

@@ -22,8 +22,8 @@ SECONDS = 60.0
 
 
 def at_terminal(*arguments: str, typed: str = "", until: str = "") -> tuple[int, str]:
-    """(exit status, all that the terminal showed) of a `krappy` whose three streams are a terminal. `typed`: what is
-    typed, once `until` was shown."""
+    """Runs `krappy` with a terminal as its three streams; returns (exit status, all that the terminal showed). `typed`:
+    what is typed once `until` was shown."""
     ours, theirs = pty.openpty()
     try:
         with child(
@@ -55,7 +55,7 @@ def at_terminal(*arguments: str, typed: str = "", until: str = "") -> tuple[int,
 
 
 def _takes_the_terminal() -> None:
-    """So that Ctrl-C reaches it."""
+    """Makes the terminal the process's own, so that Ctrl-C reaches the process."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
@@ -124,7 +124,7 @@ def test_a_file_has_a_progress_bar(broker: RunningBroker, tmp_path: Path) -> Non
 
 
 def test_a_reader_that_goes_away_as_the_output_ends() -> None:
-    """The signal may come when nothing is left to catch it but the command line itself."""
+    """When the signal comes, nothing may be left to catch it but the command line itself."""
     code = (
         "import os, signal, sys\n"
         "import click\n"

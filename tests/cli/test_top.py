@@ -93,20 +93,20 @@ def test_json_is_for_programs(console: RunningBroker, capfd: pytest.CaptureFixtu
     told = json.loads(capfd.readouterr().out)
     assert told["overview"]["topics"] == 1
     assert [each["name"] for each in told["topics"]] == ["shown"]
-    assert told["rates"]["requests"] > 0  # its own
+    assert told["rates"]["requests"] > 0  # the requests of `krappy top` itself
     assert told["latencies"]
 
 
 def test_the_broker_says_where_its_console_is(
     console: RunningBroker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when it is at another port than usual, as here."""
+    """Also when the console is at another port than usual, as here."""
     asked = ["top", "--once", "--interval", "200ms", "--token", TOKEN]
     assert run([*asked, "--address", console.address]) == 0
     assert "shown" in capfd.readouterr().out
-    assert run([*asked, "--address", f"127.0.0.2:1,{console.address}"]) == 0  # of a cluster, whoever answers
+    assert run([*asked, "--address", f"127.0.0.2:1,{console.address}"]) == 0  # of a cluster, the broker that answers
     assert "shown" in capfd.readouterr().out
-    monkeypatch.setenv("KRAPPY_ADDRESS", "127.0.0.2:7091")  # nobody to ask
+    monkeypatch.setenv("KRAPPY_ADDRESS", "127.0.0.2:7091")  # nobody listens there
     assert run(asked) == 1
     assert "no console answers at http://127.0.0.2:8091" in capfd.readouterr().err
     assert run([*asked, "--url", console.http_address]) == 0
@@ -155,7 +155,7 @@ def test_a_broker_that_goes_away_and_comes_back(tmp_path: Path) -> None:
     assert "no console" in trouble
     assert trouble in rendered(screen(first, last, trouble), 200)
     with run_broker(tmp_path, listen_http="127.0.0.1:0") as broker:
-        watched._url = f"http://{broker.http_address}"  # its port may be another's by now
+        watched._url = f"http://{broker.http_address}"  # another process may have its port by now
         after, trouble = next(seen)
         assert trouble == ""
         assert after["overview"]["started_ms"] > first["overview"]["started_ms"]
