@@ -84,7 +84,7 @@ WORDS = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", 
 
 
 class Text:
-    """The lines of a module, and what is to be put in place of parts of them."""
+    """The lines of a module, and the edits to be made in them."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -95,7 +95,7 @@ class Text:
         self.edits: list[tuple[int, int, str]] = []
 
     def at(self, line: int, column: int) -> int:
-        """The place of a column (in bytes of UTF-8, as `ast` has it) of a line, from 1."""
+        """The place in bytes of a line (from 1) and a column (in bytes of UTF-8, as `ast` has it)."""
         return self.starts[line - 1] + column
 
     def put(self, start: int, end: int, text: str) -> None:
@@ -114,7 +114,7 @@ class Text:
 
 
 def mirrored(source: str, origin: str, head: str | None) -> str:
-    """The blocking module that an async one is written as, before it is formatted."""
+    """The blocking module that an async module becomes, before it is formatted."""
     text = Text(_waiting_in_place(_methods_chosen(source)))
     for token in tokenize.generate_tokens(io.StringIO(text.source).readline):
         replaced = token.string
@@ -143,7 +143,8 @@ def said(words: str) -> str:
 
 
 def _methods_chosen(source: str) -> str:
-    """Without what is only async, with both names of what has two, and with classes that can be opened."""
+    """The source without async-only methods, with both names of methods that have two, and with classes that can be
+    opened."""
     text = Text(source)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ClassDef) and node.name in OPENED:
@@ -165,7 +166,7 @@ def _methods_chosen(source: str) -> str:
 
 
 def _waiting_in_place(source: str) -> str:
-    """Without `await`."""
+    """The source without `await`."""
     text = Text(source)
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Await):
@@ -184,7 +185,7 @@ def _waiting_in_place(source: str) -> str:
 
 
 def formatted(source: str) -> str:
-    """As `make format` leaves it."""
+    """The source as `make format` leaves it."""
     ruff = [sys.executable, "-m", "ruff"]
     name = ["--stdin-filename", str(ROOT / SYNC / "new.py")]
     for command in (["check", "--quiet", "--select", "F401,I", "--fix"], ["format", "--quiet"]):
@@ -194,7 +195,7 @@ def formatted(source: str) -> str:
 
 
 def written() -> dict[str, str]:
-    """By the name of each file of the blocking client, what stands in it."""
+    """The text of each file of the blocking client, by the file's name."""
     return {
         to: formatted(mirrored((ROOT / origin).read_text("utf-8"), origin, HEADS.get(to)))
         for origin, to in MIRRORED.items()

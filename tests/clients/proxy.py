@@ -1,4 +1,4 @@
-"""A TCP proxy between a client and a broker that loses connections when it is told to, in the ways that networks do."""
+"""A TCP proxy between a client and a broker. When it is told to, it loses connections in the ways that networks do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ BUFFER = 64 << 10
 
 
 class Proxy:
-    """`address` is where clients connect. `to` may be changed: the broker moved."""
+    """`address` is where clients connect. `to`: the broker's address, which may be changed, as when the
+    broker moves."""
 
     def __init__(self, to: str) -> None:
         self.to = to
@@ -27,8 +28,8 @@ class Proxy:
         self._frozen: set[socket.socket] = set()
         self._stalled: set[socket.socket] = set()
         self.accepted = 0
-        self.dropped = 0  # bytes of answers that were swallowed
-        self.holds = threading.Event()  # answers wait, for so many bytes have passed
+        self.dropped = 0  # bytes of answers that were not passed on
+        self.holds = threading.Event()  # set once answers wait, after the bytes that `hold` was given
         self._room: int | None = None
         self._released = threading.Event()
         self._goes_on = threading.Event()
@@ -51,34 +52,35 @@ class Proxy:
         self._deaf = True
 
     def hold(self, after: int) -> None:
-        """When so many more bytes of answers have passed, the others wait for `release`: `holds` is set then."""
+        """Passes so many more bytes of answers; the others wait for `release`. `holds` is set when they wait."""
         self._room = after
 
     def release(self) -> None:
-        """Cuts the connections whose answers were held; new ones are free."""
+        """Cuts the connections whose answers wait; new connections are not held."""
         self._room = None
         self.cut()
         self._released.set()
 
     def freeze(self) -> None:
-        """The connections there are go silent for good, and are not closed: a peer that was unplugged."""
+        """The open connections go silent for good, and are not closed: as of a peer that was unplugged."""
         with self._lock:
             self._frozen.update(sock for pair in self._pairs for sock in pair)
 
     def hang(self) -> None:
-        """All connections are silent from now on, new ones, too: a process that was stopped."""
+        """All connections are silent from now on, new ones, too: as of a process that was stopped."""
         self._hanging = True
         self.freeze()
 
     def pause(self) -> None:
-        """All connections are silent until `go_on`, and nothing is lost: a process that is stopped, and goes on."""
+        """All connections are silent until `go_on`, and nothing is lost: as of a process that is stopped,
+        and goes on."""
         self._goes_on.clear()
 
     def go_on(self) -> None:
         self._goes_on.set()
 
     def stall(self) -> None:
-        """The connections there are read no more, and are not closed: they fill up."""
+        """Reads no more from the open connections, and does not close them: they fill up."""
         with self._lock:
             self._stalled.update(sock for pair in self._pairs for sock in pair)
 

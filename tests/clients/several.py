@@ -1,8 +1,8 @@
-"""Several real brokers that tell clients of one cluster, in one thread: a stand-in for a cluster.
+"""Several real brokers in one thread, which tell clients of one cluster: a stand-in for a cluster.
 
-Each broker has every partition. `lead` says which of them leads one, as an election would: the new leader gets all that
-was committed at the old one, with the producers' sequences, as if it had followed. Clients reach the brokers through
-proxies, so that a broker can be lost.
+Each broker has every partition. `lead` says which broker leads a partition, as an election would. The new leader gets
+all that was committed at the old one, with the producers' sequences, as if it had followed. Clients reach the brokers
+through proxies, so that a broker can be lost.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Cluster:
         return [each.address for each in self.proxies.values()]
 
     def create(self, topic: str, partitions: int, **config: Any) -> None:
-        """A topic whose partitions are led by the brokers in turn."""
+        """Makes a topic whose partitions are led by the brokers in turn."""
         self._call(self._create, topic, partitions, config)
 
     def lead(self, topic: str, partition: int, broker: int) -> None:
@@ -61,7 +61,7 @@ class Cluster:
 
     @contextmanager
     def late_partition(self, topic: str, leader: int, *, seconds: float) -> Iterator[None]:
-        """One is added, and for so long only its leader has not heard so."""
+        """Adds a partition. Its leader hears of it only after `seconds`."""
         self._call(self._add_partition, topic, leader, [id for id in self.brokers if id != leader])
         timer = threading.Timer(seconds, self._call, [self._add_partition, topic, leader, [leader]])
         timer.start()
@@ -71,13 +71,13 @@ class Cluster:
             timer.join()
 
     def create_no_topics(self) -> None:
-        """From now on only `create` makes topics: who sends to another one is told that there is none."""
+        """From now on only `create` makes topics: whoever sends to another topic is told that there is none."""
         for broker in self.brokers.values():
             broker.engine.config = replace(broker.engine.config, auto_create_topics=False)
 
     @contextmanager
     def late(self, topic: str, *brokers: int, seconds: float) -> Iterator[None]:
-        """For so long these brokers do not know the topic."""
+        """These brokers do not know the topic for `seconds`."""
 
         async def hide() -> None:
             for id in brokers:
@@ -98,16 +98,16 @@ class Cluster:
             timer.join()
 
     def kill(self, broker: int) -> None:
-        """Its connections are lost, and it takes no more."""
+        """The broker's connections are lost, and it takes no more."""
         self.proxies[broker].refuse()
         self.proxies[broker].cut()
 
     def hang(self, broker: int) -> None:
-        """It answers nothing any more, and keeps its connections."""
+        """The broker answers nothing any more, and keeps its connections."""
         self.proxies[broker].hang()
 
     def _call(self, work: Callable[..., Awaitable[None]], *args: Any) -> None:
-        """Runs it in the brokers' thread, and waits for it."""
+        """Runs `work` in the brokers' thread, and waits until it is done."""
         done: Future[None] = Future()
 
         async def run() -> None:
@@ -132,7 +132,7 @@ class Cluster:
             await self._lead(topic, index, next(ids))
 
     async def _add_partition(self, topic: str, leader: int, among: list[int]) -> None:
-        """Of the brokers, these hear of it."""
+        """Adds a partition. `among`: the brokers that hear of it."""
         for id in among:
             engine = self.brokers[id].engine
             index = engine.topics[topic].count
@@ -146,7 +146,7 @@ class Cluster:
         for id in sorted(self.brokers, key=lambda id: id == leader):  # the old leader stops before the new one begins
             engine = self.brokers[id].engine
             if index >= engine.topics[topic].count:
-                continue  # it has not heard of it
+                continue  # this broker has not heard of the partition
             path = paths.state(topic, index)
             state = PartitionState(leader, epoch + 1, 0, (leader,))
             there = engine.image.topics[topic].partitions[index].version
@@ -166,7 +166,7 @@ class Cluster:
         while start < end:
             span = await source.read(start, MOST, limit=end)
             await follower.append(epoch, span.data, end, source.start_offset)
-            start = to.log.end_offset  # it may take fewer than it is given
+            start = to.log.end_offset  # the follower may take fewer events than it is given
         await follower.sync()
 
 

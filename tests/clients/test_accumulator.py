@@ -1,7 +1,7 @@
-"""A producer's memory: rules one by one, then random lives of it against a broker that checks sequences.
+"""A producer's memory: its rules one by one, then random lives of it against a broker that checks sequences.
 
-The broker here is KIP-98's check written down plainly. Connections are lost at random, and what was on its way over
-a lost one may still arrive, before or after what is sent over the next.
+The broker here is KIP-98's check, written down plainly. Connections are lost at random. What was under way on a lost
+connection may still arrive, before or after what is sent on the next one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from krappy.records import batch as record_batch
 
 
 class Told:
-    """A ticket that remembers."""
+    """A ticket that remembers what it was told."""
 
     def __init__(self) -> None:
         self.at: tuple[int, int] | None = None  # partition, offset
@@ -48,7 +48,7 @@ class Told:
 
 
 def accumulator(*, known: Sequence[int] = (0,), **limits: Any) -> Accumulator:
-    """`known`: the partitions in which the broker has stored batches of its producer id before."""
+    """`known`: the partitions in which the broker has stored batches of the producer id before."""
     found = Accumulator(Limits(**limits))
     found.registered(3, 7, 0, 1_000_000)
     for partition in known:
@@ -108,7 +108,7 @@ def test_a_full_batch_leaves_at_once() -> None:
 
 
 def test_nothing_is_sent_beside_the_first_batch_of_a_producer_id() -> None:
-    """If the broker refused that, because it did not lead the partition yet, it would take the next one."""
+    """If the broker refused the first batch, as it did not lead the partition yet, it would take the next one."""
     a = accumulator(known=(), batch_bytes=1)
     for value in (b"1", b"2", b"3"):
         add(a, value)
@@ -210,7 +210,7 @@ def test_a_refusal_for_good_with_others_behind_needs_a_new_producer_id() -> None
 
 
 def test_an_id_that_the_broker_does_not_know_is_replaced() -> None:
-    """As when its folder was emptied: one batch is refused, and what comes after it goes under a new id."""
+    """As when the broker's folder was emptied: one batch is refused, and what comes after it goes under a new id."""
     a = accumulator(batch_bytes=1)
     lost = add(a, b"lost")
     [batch] = a.take(0.0)
@@ -227,7 +227,7 @@ def test_an_id_that_the_broker_does_not_know_is_replaced() -> None:
 
 
 def test_a_new_producer_id_is_for_the_partition_that_needs_it_alone() -> None:
-    """The other may have a copy under way that would not be known under another id."""
+    """The other partition may have a copy under way that would not be recognized under another id."""
     a = accumulator(batch_bytes=1)
     for partition in (0, 0, 1):
         add(a, b"x", partition)
@@ -264,7 +264,8 @@ def test_a_hole_is_a_gap_only_if_the_broker_says_so() -> None:
 
 
 def test_what_was_refused_the_second_time_it_was_sent_does_not_leave_its_numbers_to_the_next() -> None:
-    """The first copy may still arrive and be stored; the next with its numbers would then be taken for it."""
+    """The first copy may still arrive and be stored. Then the next record, with the same numbers, would be taken for
+    it."""
     a = accumulator()
     add(a, b"1", expect=5)
     a.take(0.0)
@@ -306,7 +307,7 @@ def test_expectations_about_different_keys_travel_together() -> None:
     add(a, b"5", key=b"n")
     [first] = a.take(0.0)
     assert (values(a, first), first.expects) == ([b"1", b"2"], {b"k": -1, b"l": 7})
-    assert a.take(2.0) == []  # the second one of a key waits for the first, and all else for conditions
+    assert a.take(2.0) == []  # a key's second event waits for its first, and all else for conditions
     a.stored(first, 0, 1000)
     [second] = a.take(2.0)
     assert (values(a, second), second.expects) == ([b"3", b"4"], {b"k": 9, b"m": -1})
@@ -453,8 +454,8 @@ def test_a_cut_takes_as_much_as_fits(sizes: list[int], room: int, overhead: int,
 
 
 class Broker:
-    """The check of KIP-98: a gap is refused, one of the last five batches is answered again, all else is stored. Of an
-    unknown producer id any sequence is taken (KIP-360)."""
+    """The check of KIP-98: a gap is refused, one of the last five batches is answered again, all else is stored. From
+    an unknown producer id any sequence is taken (KIP-360)."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
@@ -500,8 +501,8 @@ class Life:
         self.now = 0.0
         limits = Limits(linger=0.01, batch_bytes=self.chance.choice([1, 150, 400]), timeout=1e9)
         self.a = Accumulator(limits)
-        self.line: deque[tuple[LaneBatch, bytes]] = deque()  # of the connection that lives
-        self.ghosts: list[deque[tuple[LaneBatch, bytes]]] = []  # of those that were lost
+        self.line: deque[tuple[LaneBatch, bytes]] = deque()  # what is under way on the connection that lives
+        self.ghosts: list[deque[tuple[LaneBatch, bytes]]] = []  # what is under way on connections that were lost
         self.told: list[tuple[int, bytes, Told]] = []
         self.register()
 
@@ -551,7 +552,7 @@ class Life:
         self.register()
 
     def haunt(self) -> None:
-        """The broker gets something that was sent over a lost connection, and answers to nobody."""
+        """The broker gets something that was sent over a lost connection, and its answer reaches nobody."""
         for ghost in self.ghosts:
             if ghost and self.chance.random() < 0.5:
                 batch, data = ghost.popleft()
@@ -596,7 +597,7 @@ def test_whatever_happens_what_was_acknowledged_is_stored_once_and_in_order(seed
 
 @pytest.mark.parametrize("seed", range(3))
 def test_random_lives_are_not_dull(seed: int) -> None:
-    """So that the test above does not hold of a producer that stores nothing."""
+    """Else the test above would also hold for a producer that stores nothing."""
     life = Life(seed)
     life.live(400)
     assert sum(len(log) for log in life.broker.logs.values()) > 50
@@ -608,7 +609,7 @@ class Interrupt(BaseException):
 
 
 class Interrupted(list[Any]):
-    """Its first `append` is the last that is done before a signal's exception."""
+    """A list in which the first `append` is the last thing that is done before a signal's exception."""
 
     def append(self, item: Any) -> None:
         before = len(self)

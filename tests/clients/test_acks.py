@@ -1,4 +1,4 @@
-"""Acks are noted at once and sent together; leaving a consumer waits for them."""
+"""Acks are noted at once and sent together; leaving a consumer waits until they are stored."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_acks_outlive_lost_connections(lossy: Proxy, address: str, topic: 
         await fill(other, topic, 6)
         async with client.consumer(topic, group=topic) as consumer:
             first = await anext(consumer)
-            lossy.refuse()  # the connection is cut before the ack is sent
+            lossy.refuse()  # cuts the connection before the ack is sent
             await consumer.ack(first)
             await anyio.sleep(0.1)
             lossy.refuse(False)
@@ -120,7 +120,7 @@ async def test_acks_outlive_lost_connections(lossy: Proxy, address: str, topic: 
             await until(told)
             assert lossy.accepted > 1
             second = await anext(consumer)
-            lossy.deafen()  # the ack arrives, its answer does not
+            lossy.deafen()  # the ack arrives, but its answer does not
             await consumer.ack(second)
             await anyio.sleep(0.1)
             lossy.cut()
@@ -186,7 +186,7 @@ async def test_acks_that_are_given_up_are_told(lossy: Proxy, address: str, topic
 async def test_what_the_broker_refuses_for_long_is_given_up(
     address: str, topic: str, monkeypatch: pytest.MonkeyPatch, error: type[KrappyError]
 ) -> None:
-    """StorageError is retriable: it is tried again, and stored once the broker takes it."""
+    """StorageError is retriable: the ack is tried again, and stored once the broker takes it."""
     async with krappy.connect(address, timeout=2.5) as client:
         await fill(client, topic, 3)
         left = client.consumer(topic, group=topic)
@@ -196,7 +196,7 @@ async def test_what_the_broker_refuses_for_long_is_given_up(
             await consumer.ack(await anext(consumer))
             with pytest.raises(error, match="not now"), anyio.fail_after(10):
                 await left.__aexit__(None, None, None)
-        before = await floor(client, topic)  # leaving sent it once more
+        before = await floor(client, topic)  # leaving has sent the ack once more
     async with krappy.connect(address) as client:
         async with client.consumer(topic, group=topic) as consumer:
             with monkeypatch.context() as refused:
@@ -214,7 +214,7 @@ def refuse(error: type[KrappyError]) -> Callable[..., Any]:
 
 
 def test_no_lock_is_held_while_acks_are_sent(address: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that reads answers needs it, and a send may wait for the broker, which may wait for that thread."""
+    """The thread that reads answers needs the lock; a send may wait for the broker, which may wait for that thread."""
     held = []
     post = Link.post
 
@@ -315,7 +315,7 @@ async def test_a_member_that_is_quick_leases_more_with_each_poll(
             async with client.consumer(topic, group=f"{topic}-{most}", max_records=most) as consumer:
                 while sum(isinstance(each, Poll) for each in asked) < 4:
                     await consumer.ack(await anext(consumer))
-            assert [each.max_records for each in asked if isinstance(each, Poll)][:4] == expected  # a next may be sent
+            assert [each.max_records for each in asked if isinstance(each, Poll)][:4] == expected  # one may follow
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""The blocking client against a real broker. What it shares with the async one is tested there; here is what differs:
-futures, threads, and that each way of waiting works."""
+"""The blocking client against a real broker. What it shares with the async client is tested there. Here is what
+differs: futures, threads, and that each way of waiting works."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_table_is_written(address: str, topic: str) -> None:
 
 
 def test_pauses_take_no_random_numbers_of_the_program(address: str, topic: str) -> None:
-    """It may have seeded them, for what it does to be the same each time."""
+    """The program may have seeded them, so that it does the same each time."""
     before = random.getstate()
     with blocking.connect(address) as client, blocking.connect(address) as other:
         ours, theirs = client.table(topic), other.table(topic)
@@ -225,7 +225,7 @@ def test_a_watch(address: str, topic: str) -> None:
             assert watch.offsets is None
             assert next(watch) == SnapshotEnd({0: 2})
             assert watch.offsets == {0: 2}
-            threading.Timer(0.05, watch.close).start()  # before or after the wait has begun: it ends
+            threading.Timer(0.05, watch.close).start()  # before or after the wait has begun: it ends either way
             with pytest.raises(ConnectionLost):
                 next(watch)
 
@@ -297,7 +297,7 @@ def test_many_threads_use_one_client(address: str, topic: str) -> None:
 
 
 def test_a_watch_that_is_closed_before_it_begins_does_not_wait(address: str, topic: str) -> None:
-    """As when its thread has not come to open it yet."""
+    """As when its thread has not come to open the watch yet."""
     with blocking.connect(address) as client:
         client.create_topic(topic)
         watch = client.table(topic).watch()
@@ -307,7 +307,7 @@ def test_a_watch_that_is_closed_before_it_begins_does_not_wait(address: str, top
 
 
 def test_a_sender_who_is_held_up_holds_up_nobody_else(lossy: Proxy, topic: str) -> None:
-    """The broker's machine is gone, or takes nothing: what is sent fills the socket, and there the next waits."""
+    """The broker's machine is gone, or takes nothing: what is sent fills the socket, and there the next send waits."""
     with (
         blocking.connect(lossy.address, timeout=2.5) as client,
         blocking.connect(lossy.address, keepalive=0.5) as other,
@@ -359,7 +359,8 @@ def test_closing_ends_whoever_waits(address: str, topic: str) -> None:
 def test_closing_ends_the_sender_of_a_producer_with_nothing_to_send(
     address: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits for its program, not for the broker: no answer that fails tells it that there is no connection now."""
+    """The sender waits for its program, not for the broker: no answer that fails tells it that there is no connection
+    now."""
     idle, wait_for = threading.Event(), ThreadSignal.wait
     monkeypatch.setattr(connection, "PARTING", 60.0)
 
@@ -382,7 +383,7 @@ def test_closing_ends_the_sender_of_a_producer_with_nothing_to_send(
 
 
 def test_whoever_asks_late_is_told_that_the_client_was_closed(address: str) -> None:
-    """Rather than what the end of its connection looked like to its reader."""
+    """They are not told how the end of the connection looked to its reader."""
     with blocking.connect(address) as client:
         link = client._connection.link
     assert link.broken == "the client is closed"
@@ -412,7 +413,7 @@ def test_closing_while_a_thread_is_about_to_start(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_watch_of_a_client_that_is_not_open(address: str, topic: str) -> None:
-    """It has a connection of its own, which only the client's end would end."""
+    """A watch has a connection of its own, which only the client's end would end."""
     client = blocking.connect(address)
     table = client.table(topic)
     with pytest.raises(KrappyError, match="not open"):
@@ -478,7 +479,7 @@ def test_a_reader_goes_on_exactly_where_it_was(lossy: Proxy, address: str, topic
 
 
 def test_producers_that_close_at_every_moment_of_their_sender(address: str, topic: str) -> None:
-    """A sender that is about to sleep must not miss that its producer closes, for nothing else would wake it."""
+    """A sender that is about to sleep must notice that its producer closes, for nothing else would wake it."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

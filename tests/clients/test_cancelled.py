@@ -1,4 +1,4 @@
-"""Who is cancelled in the middle of a wait, as by a time limit of their own, may go on afterwards."""
+"""Whoever is cancelled in the middle of a wait, as by a time limit of their own, may go on afterwards."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ async def test_a_watch_that_met_an_error_does_not_wait_for_ever(lossy: Proxy, to
 
 
 async def test_what_registers_late_does_not_stay(lossy: Proxy, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its answer comes when nobody waits for it any more. A connection holds only so many."""
+    """Its answer comes when nobody waits for it any more. Else registrations would stay, and a connection holds only so
+    many."""
     monkeypatch.setattr("krappy.server.session.MAX_HANDLES", 10)
     async with krappy.connect(lossy.address) as client:
         await client.create_topic(topic)
@@ -98,7 +99,7 @@ async def test_who_was_cancelled_is_told_what_may_have_been_stored(lossy: Proxy,
                 sent = await producer.post(b"sent", key=b"k")
                 while await other.table(topic).get(b"k") is None:
                     await anyio.sleep(0.01)
-                waits = await producer.post(b"waits", key=b"k", expect="absent")  # for the one before
+                waits = await producer.post(b"waits", key=b"k", expect="absent")  # for the event before
                 scope.cancel()
                 await anyio.sleep(1)
         assert "it may have been stored" in str(sent.error())
@@ -134,7 +135,7 @@ async def test_what_two_tasks_take_from_one_consumer_is_all_there_is(address: st
                             tasks.start_soon(take)
                         await anyio.wait_all_tasks_blocked()
                         if group is None:
-                            await producer.send_many([(None, b"v")] * 10)  # one batch, for which all of them wait
+                            await producer.send_many([(None, b"v")] * 10)  # one batch, and all tasks wait for it
                     got += [(await anext(consumer)).offset for _ in range(7)]
                 assert got == list(range(10))
 

@@ -1,4 +1,4 @@
-"""Requests and answers of one connection, without a connection."""
+"""Requests and answers of a connection, without a connection."""
 
 from __future__ import annotations
 

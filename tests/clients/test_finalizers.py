@@ -1,5 +1,5 @@
-"""What nobody holds any more is closed by its finalizer, in whatever thread Python collects it, and whoever has the
-client's lock at that moment: that one may be starting this very thread, and wait for it."""
+"""What nobody holds any more is closed by its finalizer, in whatever thread Python collects it, and whoever holds the
+client's lock at that moment. The holder may be starting this very thread, and wait for it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_finalizer_waits_for_no_lock(address: str, topic: str, make: Callable[
             thread.join(10)
             assert not thread.is_alive()
         assert client.table(topic).get(b"1") is not None
-        if make is watch:  # its connection ends, and the thread that has read it
+        if make is watch:  # its connection ends, and so does the thread that has read from it
             end = time.monotonic() + 10
             while threading.active_count() >= before:
                 assert time.monotonic() < end

@@ -96,7 +96,7 @@ with blocking.connect(address) as client:
 
 
 def test_what_was_being_read_ends_in_a_forked_process(address: str, topic: str) -> None:
-    """A watch waited there for ever, and a scan until it timed out."""
+    """In a forked process, a watch used to wait for ever, and a scan until its timeout."""
     command = [sys.executable, "-W", "ignore", "-c", WAITING, address, topic]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -119,9 +119,9 @@ async def test_nack_extend_and_a_lease_that_is_lost(address: str, topic: str) ->
                 assert [event.offset for event in again] == [0, 1]
                 with pytest.raises(LeaseLost):
                     await one.ack(events, wait=True)
-                await one.ack(events[2])  # said twice
+                await one.ack(events[2])  # acknowledged twice
                 await two.ack(again)
-                await one.ack(events[0])  # done by another: done
+                await one.ack(events[0])  # another member has done it: fine
         assert (await client.group(topic)).lag == 0
 
 

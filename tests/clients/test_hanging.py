@@ -1,4 +1,5 @@
-"""Clients of brokers that hang, as a process that was stopped, or a machine that was unplugged, until others lead."""
+"""Clients of brokers that hang, like a process that was stopped or a machine that was unplugged, until other brokers
+lead."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def several(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def replaced_later(several: Cluster, broker: int, by: int) -> threading.Timer:
-    """The broker hangs from now on. A second later others lead."""
+    """The broker `broker` hangs from now on. A second later `by` leads."""
     several.hang(broker)
 
     def replace() -> None:
@@ -41,7 +42,7 @@ def replaced_later(several: Cluster, broker: int, by: int) -> threading.Timer:
     return timer
 
 
-@pytest.mark.parametrize("hanging", [1, 3])  # 1: the client has come by that one
+@pytest.mark.parametrize("hanging", [1, 3])  # 1: the client has connected to that broker first
 async def test_a_lookup_does_not_wait_for_a_leader_that_hangs(several: Cluster, hanging: int) -> None:
     several.create("t", 3)
     async with krappy.connect(several.addresses, timeout=60) as client:
@@ -58,8 +59,8 @@ async def test_a_lookup_does_not_wait_for_a_leader_that_hangs(several: Cluster, 
 
 @pytest.mark.parametrize("anyio_backend", ["trio"])  # it takes long
 async def test_a_client_that_knows_no_other_broker_asks_one(several: Cluster) -> None:
-    """All it has is two connections to the broker that hangs: one to the leader, and one to any broker. It asked the
-    latter who leads, again and again, and nobody else."""
+    """The client has only two connections, both to the broker that hangs: one to the leader, and one to any broker. It
+    used to ask the latter who leads, again and again, and nobody else."""
     several.create("t", 1)
     async with krappy.connect(several.addresses, timeout=60) as client:
         table = client.table("t")
@@ -72,7 +73,7 @@ async def test_a_client_that_knows_no_other_broker_asks_one(several: Cluster) ->
 
 
 async def test_a_broker_that_hangs_holds_up_no_client_that_connects(several: Cluster) -> None:
-    """It is the first of the addresses."""
+    """The broker is the first of the addresses."""
     several.hang(1)
     async with krappy.connect(several.addresses, timeout=8) as client:
         assert (await client.ping()).brokers == 3
@@ -80,8 +81,8 @@ async def test_a_broker_that_hangs_holds_up_no_client_that_connects(several: Clu
 
 @pytest.mark.parametrize("anyio_backend", ["trio"])  # it takes long
 async def test_a_broker_that_comes_back_in_time_is_not_left(several: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has answered no ping for a while, so that others were asked: but they say that it leads, or that it is there,
-    as a coordinator of groups would be."""
+    """The broker has answered no ping for a while, so other brokers were asked. They say that it leads, or that it is
+    alive, as a coordinator of groups is."""
     monkeypatch.setattr(watchdog, "LONGEST", 60.0)
     several.create("t", 1)
     async with krappy.connect(several.addresses, timeout=60) as client:
@@ -154,7 +155,7 @@ def test_the_blocking_client_does_not_wait_either(several: Cluster) -> None:
 
 
 async def test_a_slow_broker_that_leads_keeps_its_connections(several: Cluster) -> None:
-    """Nobody has replaced it, so to ask again would help nobody."""
+    """Nobody has replaced the broker, so asking again would not help."""
     several.create("t", 3)
     async with krappy.connect(several.addresses, timeout=60) as client:
         table = client.table("t")
@@ -172,7 +173,7 @@ async def test_a_slow_broker_that_leads_keeps_its_connections(several: Cluster) 
 async def test_a_change_goes_to_a_third_broker_if_the_second_hangs(
     several: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client has come by the first one, which is cut off from ZooKeeper."""
+    """The client has connected to the first broker, which is cut off from ZooKeeper."""
 
     async def cut_off(*_: object, **__: object) -> None:
         raise ConnectionLost("there is no session with ZooKeeper now: nothing was changed", sent=False)

@@ -1,4 +1,4 @@
-"""The exception of a signal handler, as of Ctrl-C, ends a blocking call: the client goes on afterwards."""
+"""The exception of a signal handler, as of Ctrl-C, ends a blocking call; the client goes on afterwards."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tests.served import alone
 
 
 class Interrupt(BaseException):
-    """As KeyboardInterrupt, at which pytest would end."""
+    """Stands for KeyboardInterrupt, which would end pytest."""
 
 
 class InterruptedSocket:
-    """Sends half of what it is given first, and then the signal comes."""
+    """Sends half of what it is given first; then the signal comes."""
 
     def __init__(self, sock: Any) -> None:
         self._sock = sock
@@ -49,9 +49,9 @@ class InterruptedSocket:
         raise Interrupt
 
 
-@alone  # a table is read over another link in a cluster
+@alone  # a table is read over another connection in a cluster
 def test_nothing_follows_half_of_a_request(address: str, topic: str) -> None:
-    """The broker would take what follows for the rest of it."""
+    """The broker would take what follows for the rest of that request."""
     with blocking.connect(address, timeout=5) as client:
         client.create_topic(topic)
         with client.producer(topic) as producer:
@@ -68,7 +68,7 @@ def test_nothing_follows_half_of_a_request(address: str, topic: str) -> None:
 
 
 def test_a_signal_handler_puts_no_request_into_another(address: str, topic: str) -> None:
-    """It runs in the thread that it interrupts, which holds the lock already."""
+    """The handler runs in the thread that it interrupts, which holds the lock already."""
     with blocking.connect(address, timeout=5) as client:
         client.create_topic(topic)
         stream = client._connection.link._stream
@@ -112,7 +112,7 @@ class InterruptedLock:
 def test_an_interrupted_call_does_not_keep_the_others_from_sending(address: str, topic: str) -> None:
     with blocking.connect(address, timeout=5) as client:
         client.create_topic(topic)
-        producer = client.producer(topic).open()  # no `with`, which would wait for what was sent
+        producer = client.producer(topic).open()  # no `with`, which would wait for what was posted
         stream = client._connection.link._stream
         assert isinstance(stream, ThreadStream)
         stream._sending = InterruptedLock(stream._sending)  # type: ignore[assignment]
@@ -126,7 +126,7 @@ def test_an_interrupted_call_does_not_keep_the_others_from_sending(address: str,
 def test_an_interrupted_poll_loses_no_events(
     address: str, topic: str, group: str | None, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The signal comes while what a poll brought is decoded."""
+    """The signal comes while the answer of a poll is decoded."""
     interrupted = False
 
     def interrupt_once(real: Any) -> Any:
@@ -221,11 +221,11 @@ def test_leaving_ends_what_an_interrupted_ack_began(
             consumer.close()
         began = time.monotonic()
         client.close()
-        assert time.monotonic() - began < 20  # and not as long as that sleep
+        assert time.monotonic() - began < 20  # it does not take as long as that sleep
 
 
 def test_an_interrupted_wait_leaves_no_lock_behind() -> None:
-    """Else the thread that reads answers would wait for it for ever. The signal comes before each instruction."""
+    """Else the thread that reads answers would wait for the lock for ever. The signal comes before each instruction."""
     before = sys.gettrace()
     for instructions in itertools.count():
         signal, left, whole = ThreadSignal(), iter(range(instructions)), False
@@ -255,8 +255,7 @@ def test_an_interrupted_wait_leaves_no_lock_behind() -> None:
 
 
 class InterruptedAt:
-    """An interrupt comes with one of the calls of the code in these files: the n-th place where Python looks for
-    signals."""
+    """An interrupt comes at the n-th place in the code of these files where Python looks for signals."""
 
     LOOKS = ("CALL", "CALL_FUNCTION_EX", "RESUME", "JUMP_BACKWARD")
 
@@ -265,7 +264,7 @@ class InterruptedAt:
         self._number = number
         self._files = files
         self._before: dict[FrameType, int] = {}
-        self._hook = self._trace  # held here: Python 3.11 still calls it when it has taken itself away
+        self._hook = self._trace  # held here: Python 3.11 still calls the hook when it has removed itself
 
     def __enter__(self) -> InterruptedAt:
         sys.settrace(self._hook)
@@ -381,8 +380,8 @@ def test_a_watch_loses_nothing_wherever_an_interrupt_comes(address: str, topic: 
 def test_a_watch_that_an_interrupt_left_alone_reads_on(
     address: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The signal comes when the broker has been asked, and the caller does not know yet. More answers come meanwhile
-    than may wait."""
+    """The signal comes when the broker has been asked, and the caller does not know that yet. Meanwhile more answers
+    come than may wait."""
     with blocking.connect(address, timeout=20) as client:
         client.create_topic(topic, partitions=3 * ROOM)
         with client.producer(topic) as producer:
@@ -416,7 +415,7 @@ def test_a_watch_that_an_interrupt_left_alone_reads_on(
 def test_a_poll_that_an_interrupt_left_alone_loses_no_events(
     address: str, topic: str, group: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The signal comes when the poll has been sent, and its caller does not know yet."""
+    """The signal comes when the poll has been sent, and its caller does not know that yet."""
     with blocking.connect(address, timeout=20) as client:
         client.create_topic(topic)
         with client.producer(topic) as producer, client.consumer(topic, group=group and topic) as consumer:

@@ -1,4 +1,4 @@
-"""What a member is leased is handed out in the order of offsets, however often each was delivered before."""
+"""Leased events are handed out in the order of their offsets, however often each was delivered before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A member that works long on one event is leased no others meanwhile: each lease counts as a delivery."""
+"""A member that works long on one event is leased no further events meanwhile: each lease counts as a delivery."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_what_ran_out_is_not_handed_out_and_fewer_are_leased_next(address:
             async with client.consumer(topic, group=topic, max_records=10) as other:
                 theirs = [await anext(other) for _ in range(5)]
                 assert [event.offset for event in theirs] == [3, 4, 5, 6, 7]
-                assert (await anext(slow)).offset == 13  # the first that the other was not leased
+                assert (await anext(slow)).offset == 13  # the first one that the other member was not leased
                 [row] = (await client.group(topic)).partitions
                 assert row.leased == 10 + 3
 
@@ -81,8 +81,8 @@ def test_a_blocking_member_polls_when_it_wants_events(address: str, topic: str) 
 def test_an_answer_that_lay_unread_brings_nothing_that_was_leased_again(
     address: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a process that was stopped, or swapped out: its lease began when the broker answered, and not when it read
-    the answer."""
+    """As in a process that was stopped, or swapped out: the lease began when the broker answered, and not when the
+    process read the answer."""
     with blocking.connect(address) as client, blocking.connect(address) as others:
         client.create_topic(topic)
         with (
@@ -99,12 +99,12 @@ def test_an_answer_that_lay_unread_brings_nothing_that_was_leased_again(
                 data = await receive(seconds)
                 if b"leases" in (data or b""):
                     monkeypatch.undo()
-                    [event] = other.poll(30)  # when the lease has run out
+                    [event] = other.poll(30)  # when the first lease has run out
                     assert event.deliveries == 2
                     other.ack(event, wait=True)
                 return data
 
             monkeypatch.setattr(stream, "receive", stopped)
-            client.ping()  # the thread that reads waits in the old one until something comes
+            client.ping()  # the thread that reads is still in the old `receive` until something comes
             producer.send(b"v").result()
             assert member.poll(2) == []

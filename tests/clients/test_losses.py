@@ -1,4 +1,4 @@
-"""What lost connections do, and do not do."""
+"""What lost connections do to a client, and what they must not do."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ async def test_what_may_have_been_done_is_not_done_again(lossy: Proxy, address: 
 async def test_nothing_is_stored_twice_or_lost_when_connections_are_lost(
     lossy: Proxy, address: str, topic: str
 ) -> None:
-    """Acknowledgements swallowed, connections reset in the middle of batches: every event once, in order."""
+    """Acknowledgements are lost, connections are reset in the middle of batches: every event is there once,
+    in order."""
     count = 3000
     async with krappy.connect(address) as other:
         await other.create_topic(topic, partitions=2)
@@ -163,8 +164,8 @@ async def test_an_ack_of_what_another_has_by_now_is_lost_to_its_caller_alone(
 
 
 async def test_a_watch_goes_on_without_gap_or_duplicate(lossy: Proxy, address: str, topic: str) -> None:
-    """Connections are lost in the middle of the snapshot, more than once, and between the changes; all the while the
-    table changes: keys that had their turn and keys that had not, values and deletions."""
+    """Connections are lost in the middle of the snapshot, more than once, and between the changes. All the while the
+    table changes: keys that were told already and keys that were not, values and deletions."""
     keys: list[Any] = [b"%03d" % number for number in range(300)]
     table: dict[bytes, bytes | None] = {}
     last = {next(key for key in (b"end %d" % n for n in range(50)) if partition_for(key, 2) == at) for at in (0, 1)}
@@ -201,7 +202,7 @@ async def test_a_watch_goes_on_without_gap_or_duplicate(lossy: Proxy, address: s
 
 
 async def test_a_watch_keeps_added_partitions_over_losses(lossy: Proxy, address: str, topic: str) -> None:
-    """Connections are lost before, and while, what stands in the new partitions comes."""
+    """Connections are lost before the events of the new partitions come, and while they come."""
     seen: list[tuple[int, int]] = []
     async with krappy.connect(address) as other, krappy.connect(lossy.address) as client:
         await other.create_topic(topic)
@@ -238,7 +239,7 @@ async def test_a_scan_does_not_mix_two_snapshots(lossy: Proxy, address: str, top
 
 
 async def test_the_broker_may_be_restarted_under_a_client(tmp_path: Path) -> None:
-    """Everything goes on: the producer's batches are known again, the reader is where it was."""
+    """Everything goes on: the broker still knows the producer's batches, and the reader is where it was."""
 
     def started() -> Any:
         running = run_broker(tmp_path / "data", durability="os")
@@ -274,7 +275,7 @@ async def test_the_broker_may_be_restarted_under_a_client(tmp_path: Path) -> Non
 
 
 async def test_a_peer_that_falls_silent_is_left(lossy: Proxy, topic: str) -> None:
-    """No reset, no end: only silence, longer than the keepalive."""
+    """There is no reset and no end: only silence, for longer than the keepalive."""
     async with (
         krappy.connect(lossy.address, keepalive=0.1) as client,
         client.producer(topic) as producer,
@@ -289,7 +290,7 @@ async def test_a_peer_that_falls_silent_is_left(lossy: Proxy, topic: str) -> Non
 
 
 async def test_a_topic_deleted_under_its_users(address: str, topic: str) -> None:
-    """A producer makes it anew, a reader says so."""
+    """A producer makes the topic anew, a reader reports it."""
     async with krappy.connect(address) as client, client.producer(topic) as producer:
         await producer.send(b"old")
         async with client.consumer(topic) as consumer:
@@ -322,7 +323,7 @@ async def test_leases_that_ran_out_in_the_buffer_are_not_handed_out(address: str
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Partitions are looked for all the time."""
+    """Clients look for added partitions all the time."""
     monkeypatch.setattr("krappy.clients.sending.REFRESH", 0.0)
     monkeypatch.setattr("krappy.clients.reading.REFRESH", 0.0)
     monkeypatch.setattr("krappy.clients.reading.MAX_WAIT", 50)
@@ -354,7 +355,7 @@ async def test_what_no_broker_takes_is_refused_here(address: str, topic: str) ->
 
 
 async def test_an_event_fails_in_time_where_the_broker_takes_nothing(lossy: Proxy, topic: str) -> None:
-    """The producer itself waits for the connection then, which is not known to be lost yet."""
+    """The producer itself waits for the connection then, and nobody knows yet that the connection is lost."""
     async with krappy.connect(lossy.address) as client:
         await client.create_topic(topic, partitions=16)
         async with client.producer(topic, timeout=1) as producer:

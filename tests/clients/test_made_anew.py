@@ -56,7 +56,7 @@ async def test_a_member_does_not_go_on_in_it_and_its_acks_are_not_of_its_events(
             await other.delete_topic(topic)
             await fill(other, topic, 9)
             async with other.consumer(topic, group=topic) as before:
-                await anext(before)  # so the new events were delivered, and wait again
+                await anext(before)  # so the new events were delivered once, and wait again
             lossy.refuse(False)
             with anyio.fail_after(30), pytest.raises(UnknownTopic):
                 await anext(consumer)
@@ -68,7 +68,7 @@ async def test_a_member_does_not_go_on_in_it_and_its_acks_are_not_of_its_events(
 
 @pytest.mark.parametrize("more", [0, 3])
 async def test_a_watch_does_not_go_on_in_it(lossy: Proxy, address: str, topic: str, more: int) -> None:
-    """Even where nothing comes behind the offset that it had come to."""
+    """Even where no event comes behind the offset that the watch had come to."""
     async with krappy.connect(address) as other, krappy.connect(lossy.address) as client:
         await keyed(other, topic, 5, b"old")
         async with client.table(topic).watch() as watch:

@@ -56,7 +56,7 @@ def test_all_keys_come_in_their_order(client: blocking.Client) -> None:
 
 
 def test_a_partition_whose_keys_come_last(client: blocking.Client) -> None:
-    """Ranges of keys by partition: one after the other."""
+    """Each partition has its own range of keys, one after the other."""
     client.create_topic("ranges", PARTITIONS)
     with client.producer("ranges") as producer:
         for partition in range(PARTITIONS):
@@ -88,7 +88,7 @@ def test_it_may_be_left_early(broker: RunningBroker, client: blocking.Client) ->
         producer.send_many(Record(b"v", b"%05d" % number) for number in range(20_000))
     with client.table("left").scan(ordered=True, page_entries=100) as scan:
         assert next(iter(scan)).key == b"00000"
-    assert len(list(scan)) < 1_000  # what had come; it asks for no more
+    assert len(list(scan)) < 1_000  # what had come already; it asks for no more
 
 
 def test_an_empty_table(client: blocking.Client, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_an_empty_table(client: blocking.Client, tmp_path: Path) -> None:
 
 
 def scans(broker: RunningBroker) -> int:
-    """How many the broker keeps."""
+    """How many scans the broker keeps."""
     told = httpx.get(f"http://{broker.http_address}/api/v1/connections", timeout=30).json()["connections"]
     return sum(each["kind"] == "scan" for connection in told for each in connection["registrations"])
 
@@ -116,13 +116,13 @@ def test_a_failure_leaves_no_scan_at_the_broker(broker: RunningBroker, client: b
     client.delete_topic("deleted")
     with pytest.raises(UnknownTopic):
         list(deleted)
-    assert list(deleted) == []  # it does not go on without the partition that has failed
+    assert list(deleted) == []  # a scan does not go on without the partition that has failed
     client.ping()
     assert scans(broker) == 0
 
 
 def test_large_entries_take_bounded_memory(client: blocking.Client) -> None:
-    """The pages of all partitions together are as large as one of a scan that is not ordered, and one entry each."""
+    """The pages of all partitions together are as large as one page of a scan without order, and one entry each."""
     client.create_topic("large", 16)
     with client.producer("large") as producer:
         producer.send_many(Record(bytes(50_000), b"%05d" % number) for number in range(500))

@@ -48,7 +48,7 @@ def test_every_error_is_offered() -> None:
 
 
 def test_the_clients_make_every_request() -> None:
-    """What is served and never asked is of no use to anybody but who writes bytes."""
+    """A request that is served, but that no client makes, is of use only to those who write bytes themselves."""
     made = set()
     root = Path(krappy.__file__).parent
     for path in [root / "client.py", *(root / "clients").glob("*.py"), *(root / "clients" / "aio").glob("*.py")]:

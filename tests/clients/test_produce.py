@@ -300,7 +300,7 @@ async def test_a_record_too_large_fails_alone(address: str, topic: str) -> None:
 
 
 async def test_a_record_too_large_is_named(address: str, topic: str) -> None:
-    """Whatever makes it large, alone in its batch or not."""
+    """Whatever makes it large, and whether or not it is alone in its batch."""
     async with krappy.connect(address) as client:
         await client.create_topic(topic, config={"max.message.bytes": 2000})
         large: list[tuple[bytes | None, bytes, dict[str, bytes], str]] = [
@@ -347,7 +347,7 @@ async def test_what_is_no_record_is_refused_at_once(address: str, topic: str, va
 
 @pytest.mark.parametrize("wrong", [{"timestamp": 2**63}, {"expect": 2**64}, {"headers": {"\udcff": b"x"}}])
 async def test_an_event_that_can_t_be_sent_harms_no_other(address: str, topic: str, wrong: Any) -> None:
-    """It ended the sender, and with it all events that waited, the producer, and an async program."""
+    """Such an event used to end the sender, and with it all events that waited, the producer, and an async program."""
     async with krappy.connect(address) as client, client.producer(topic) as producer:
         before = await producer.post("before")
         with pytest.raises(KrappyError):
@@ -383,7 +383,7 @@ async def test_log_append_time_is_what_receipts_tell(address: str, topic: str) -
 
 
 async def test_the_short_form_leaves_every_producer(address: str, topic: str) -> None:
-    """The failure of one does not cost the events of another."""
+    """The failure of one producer does not cost the events of another."""
 
     async def fail() -> None:
         async with krappy.Producer(address) as producer:
@@ -401,7 +401,7 @@ async def test_the_short_form_leaves_every_producer(address: str, topic: str) ->
 
 
 async def test_many_senders_wait_in_line_for_room(address: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with gather(): each is woken about once, not whenever there is room for somebody."""
+    """As with gather(): each sender is woken about once, not whenever there is room for somebody."""
     count, waits, wait = 3000, 0, AnyioSignal.wait
 
     async def counted(signal: AnyioSignal, seconds: float | None = None) -> bool:

@@ -51,7 +51,7 @@ async def test_with_key_order_the_rest_of_a_batch_goes_back_too(address: str, to
 
 
 async def test_what_was_received_is_dropped_with_its_connection(lossy: Proxy, address: str, topic: str) -> None:
-    """The broker leases it to others at once."""
+    """The broker leases these events to others at once."""
     async with krappy.connect(lossy.address) as client, krappy.connect(address) as other:
         await fill(other, topic, 400)
         async with (
@@ -68,7 +68,7 @@ async def test_what_was_received_is_dropped_with_its_connection(lossy: Proxy, ad
 def test_leases_that_end_while_events_are_made(
     lossy: Proxy, address: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread that sends acks registers the member anew, while another makes events of the old leases."""
+    """The thread that sends acks registers the member anew, while another thread makes events of the old leases."""
     made = EventBatch.events
     with blocking.connect(lossy.address) as client, blocking.connect(address) as other:
         other.create_topic(topic)
@@ -96,7 +96,7 @@ def test_leases_that_end_while_events_are_made(
 
 @alone
 def test_a_poll_gives_all_that_came_together(address: str, topic: str) -> None:
-    """However small the batches were, and in whatever partitions: so one ack can be for all."""
+    """However small the batches were, and in whatever partitions they were: so one ack can be for all."""
     with blocking.connect(address) as client:
         client.create_topic(topic, 3)
         with client.producer(topic) as producer:
@@ -146,7 +146,7 @@ def test_a_connection_without_room_holds_no_poll_and_no_leaving_up(lossy: Proxy,
         threads = [threading.Thread(target=fill) for _ in range(16)]
         for thread in threads:
             thread.start()
-        time.sleep(0.3)  # until one of them stands in its send
+        time.sleep(0.3)  # until one of them waits in its send
         began = time.monotonic()
         consumer.ack(mine)
         assert consumer.poll(0.1) == []

@@ -1,4 +1,4 @@
-"""What a client does after an error that a broker tells."""
+"""What a client does after a broker has answered with an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Who asks all partitions names the number that it knows, and begins anew when that is wrong."""
+"""Whoever asks all partitions names the number of partitions that it knows, and begins anew when that
+number is wrong."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from krappy.errors import InvalidRequest, KrappyError, RequestTimeout, UnknownPa
 
 
 class FakeRouter:
-    """`counts`: what each question for Metadata brings; the last one stays. `told`: what leaders tell of the topic."""
+    """`counts`: the number of partitions that each question for Metadata brings; the last one stays. `told`: what
+    leaders tell of the topic."""
 
     def __init__(self, *counts: int, told: list[dict[str, Any]] | None = None) -> None:
         self.counts = list(counts)
@@ -50,7 +52,7 @@ class FakeRouter:
 
 
 def run(router: FakeRouter, errors: list[KrappyError], seconds: float = 5.0) -> list[tuple[int, int | None]]:
-    """What was asked, until there is no error left."""
+    """The numbers that were asked with, until there is no error left."""
     asked: list[tuple[int, int | None]] = []
 
     async def ask(count: int, among: int | None) -> None:
@@ -103,7 +105,7 @@ def scattered(*told: dict[str, Any], may_guess: bool = False) -> bool:
 
 
 def test_leaders_that_do_not_know_yet_are_asked_again() -> None:
-    """A table is not refused for strays that it does not have."""
+    """A table without strays is not refused for strays."""
     unsure, sure = {"scattered": True, "unsure": True}, {"scattered": True, "unsure": False}
     assert not scattered({"scattered": False, "unsure": False})
     assert scattered(sure)
@@ -112,4 +114,4 @@ def test_leaders_that_do_not_know_yet_are_asked_again() -> None:
     with pytest.raises(RequestTimeout):
         scattered(unsure)
     assert scattered(unsure, may_guess=True)
-    assert scattered({"scattered": True})  # an older broker does not tell: then a second is enough
+    assert scattered({"scattered": True})  # an older broker does not tell whether it is sure: then a second is enough

@@ -23,12 +23,12 @@ async def offsets(consumer: krappy.client.Consumer, count: int) -> list[int]:
         return [(await anext(consumer)).offset for _ in range(count)]
 
 
-@alone  # a producer and a consumer have links of their own there
+@alone  # a producer and a consumer have connections of their own in a cluster
 @pytest.mark.parametrize("to", [3, 5])
 async def test_a_seek_to_where_a_poll_began_that_has_been_answered(
     address: str, topic: str, to: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker goes on from there, and brings what that poll has brought once more: with other ends."""
+    """The broker goes on from there, and brings once more what that poll has brought: but it ends elsewhere."""
     async with krappy.connect(address) as client:
         await fill(client, topic, 5)
         async with client.producer(topic) as producer, client.consumer(topic, start=to) as consumer:
@@ -65,7 +65,7 @@ async def test_a_seek_that_nobody_waits_for_changes_nothing(address: str, topic:
             assert await offsets(consumer, 2495) == list(range(505, 3000))
 
 
-@alone  # consumers register at leaders elsewhere
+@alone  # consumers register elsewhere, at leaders, in a cluster
 async def test_a_partition_that_is_found_when_the_connection_is_lost_is_read_from_its_start(
     address: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

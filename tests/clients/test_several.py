@@ -118,8 +118,8 @@ async def test_a_coordinator_that_hears_of_a_new_topic_later_is_waited_for(
 
 
 def test_a_leader_may_be_late_for_so_long() -> None:
-    """From its first such answer on; after a while without one it may be late for another topic of the name, or for
-    partitions that were added."""
+    """It may be late from its first such answer on, for some seconds. After a while without such answers it may be late
+    again: for another topic of the name, or for partitions that were added."""
     known = KnownCluster()
     known.topics["t"] = KnownPlaces("id", False, [])
     assert [known.may_hear("t", now) for now in (100.0, 103.0, 107.0, 109.9, 110.1, 112.0)] == [True] * 4 + [False] * 2
@@ -414,7 +414,7 @@ def differs(key: bytes) -> int:
 
 
 async def test_what_a_watch_tells_last_of_a_stray_is_what_the_table_has(several: Cluster) -> None:
-    """Another leader has the newer event of the key, and tells of it first."""
+    """Another leader has the newer event of the key, and tells of it before the older one is told."""
     several.create("t", 3)
     keys = [b"k%d" % n for n in range(20)]
     async with krappy.connect(several.addresses, timeout=20) as client, client.producer("t") as producer:
@@ -459,7 +459,7 @@ async def test_what_a_watch_tells_last_of_a_stray_is_what_the_table_has(several:
 async def test_a_watch_tells_of_added_partitions_what_the_table_has(
     several: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It learns of both at the same time, and the first one's events are older."""
+    """The watch learns of both new partitions at the same time, and the first one's events are older."""
     monkeypatch.setattr("krappy.clients.aio.table.Watching", partial(Watching, refresh=0.0))
     several.create("t", 2)
     keys = [b"k%d" % n for n in range(50)]
@@ -493,8 +493,8 @@ async def test_a_watch_tells_of_added_partitions_what_the_table_has(
 async def test_a_producer_gets_a_new_id_while_it_reaches_all_leaders(
     seconds: float, several: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It needs no other way, only the id: it stood still until some connection was lost. And on a busy machine an id
-    may take long (here 0.6 s, and the first try waits 0.2 s): a broker is given longer each time."""
+    """The producer needs no other connection, only the id: it used to stand still until some connection was lost. On a
+    busy machine an id may take long (here 0.6 s, and the first try waits 0.2 s): a broker is given longer each time."""
     monkeypatch.setattr(sending, "FINDING", 0.2)
     several.create("t", 3)
     async with krappy.connect(several.addresses, timeout=20) as client, client.producer("t", timeout=15) as producer:
@@ -508,7 +508,7 @@ async def test_a_producer_gets_a_new_id_while_it_reaches_all_leaders(
                 return await given()
 
             monkeypatch.setattr(broker.engine, "new_producer_id", slow)
-            monkeypatch.setattr(broker.engine.catalog, "was_given", lambda id: id > 1000)  # the first is forgotten
+            monkeypatch.setattr(broker.engine.catalog, "was_given", lambda id: id > 1000)  # the first id is forgotten
         with pytest.raises(UnknownProducer):
             await producer.send(b"1", partition=0)
         receipt = await producer.send(b"2", partition=0)
@@ -518,7 +518,7 @@ async def test_a_producer_gets_a_new_id_while_it_reaches_all_leaders(
 async def test_a_list_of_groups_is_asked_for_until_the_brokers_agree_who_coordinates_them(
     several: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A group that another broker coordinates meanwhile was listed twice, or not at all."""
+    """A group that another broker took over meanwhile was listed twice, or not at all."""
     several.create("t", 3)
     async with krappy.connect(several.addresses[1], timeout=5) as client:
         await client.commit("moved", {TopicPartition("t", 1): 0})

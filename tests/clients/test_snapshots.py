@@ -189,7 +189,8 @@ def test_the_blocking_client_looks_up_columns_and_says_when_they_are_too_many(ad
 
 
 def test_its_size_is_exact_up_to_what_is_asked_and_no_less_beyond(address: str, topic: str) -> None:
-    """Of what is in it: the latest of each key, of the partitions and keys that were chosen."""
+    """The size is that of the snapshot: of the latest entry of each key, in the partitions and keys that
+    were chosen."""
     with blocking.connect(address) as client:
         client.create_topic(topic, partitions=2)
         assert client.snapshot(topic).size is None

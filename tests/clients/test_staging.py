@@ -146,7 +146,7 @@ def test_what_is_refused_beforehand(address: str, topic: str) -> None:
 
 
 def test_lost_connections(lossy: Proxy, address: str, topic: str) -> None:
-    """Whatever is lost on the way is sent again, and staged and published once."""
+    """Whatever is lost on the way is sent again, and it is staged and published once."""
     with blocking.connect(lossy.address, timeout=30) as client, blocking.connect(address) as other:
         client.create_topic(topic, 2)
         done = threading.Event()
@@ -216,7 +216,7 @@ def test_a_commit_that_has_no_time(address: str, topic: str, lossy: Proxy) -> No
         lossy.deafen()
         with pytest.raises(RequestTimeout):
             client.commit_staged(topic, [token], timeout=0.2)
-        assert other.commit_staged(topic, [token]).records == 1  # the broker may have gone on by itself
+        assert other.commit_staged(topic, [token]).records == 1  # the broker may have finished the job by itself
 
 
 @pytest.mark.anyio
@@ -263,7 +263,7 @@ async def test_cancelling_a_commit_does_not_stop_it(address: str, topic: str) ->
 def test_a_commit_waits_while_another_broker_leads_a_partition_of_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its coordinator is told so while the leader changes, and tries again. It is still the one to be asked."""
+    """The coordinator of the job is told so while the leader changes, and tries again. It stays the one to ask."""
     carry_out, tries = LocalPublisher.carry_out, count()
 
     async def moving(publisher: LocalPublisher, *given: Any) -> None:
@@ -277,5 +277,5 @@ def test_a_commit_waits_while_another_broker_leads_a_partition_of_the_job(
         with client.stage("t", job="j", task=0, attempt=0) as stage:
             stage.send(b"x")
             token = stage.seal()
-        assert client.commit_staged("j", [token]).records == 1  # by several requests, each of which waits a little
+        assert client.commit_staged("j", [token]).records == 1  # by several requests, each of which waits for a while
         assert next(tries) == 4

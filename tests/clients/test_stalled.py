@@ -1,4 +1,4 @@
-"""A broker that takes nothing more, on a connection that stays open: what waits for it ends in its own time."""
+"""A broker that takes nothing more, on a connection that stays open: whatever waits for it ends in its own time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def silent() -> Iterator[str]:
 
 
 def test_a_producer_s_events_fail_in_time_and_then_it_goes_on(lossy: Proxy, address: str, topic: str) -> None:
-    """The thread that sends stood in the socket until the connection counted as lost, a minute later."""
+    """The thread that sends used to wait in the socket until the connection counted as lost, a minute later."""
     with blocking.connect(lossy.address) as client:
         client.create_topic(topic)
         producer = client.producer(topic, timeout=3).open()

@@ -1,7 +1,7 @@
-"""Keys in other partitions than their own: every face of a table gives what one dict of the newest entries has.
+"""Keys in other partitions than their own: every way to read a table gives what one dict of the newest entries has.
 
-Histories of producers with partitioners of all kinds, tombstones, timestamps in any order, added partitions, restarts,
-and views that are lost and folded anew.
+The histories have producers with partitioners of all kinds, tombstones, timestamps in any order, added partitions,
+restarts, and views that are lost and folded anew.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ MOST = 6  # partitions
 
 
 class Publish(NamedTuple):
-    """`spread`: murmur2 is right, crc32 is what librdkafka does, others go by chance."""
+    """`spread`: how keys are spread. murmur2 is right, crc32 is what librdkafka does, and `chance` takes
+    any partition."""
 
     spread: str
     records: list[tuple[bytes, bytes | None, int, int]]  # key, value, timestamp, chance
 
 
 class Expect(NamedTuple):
-    """Writes to a partition if the key stands where it is believed to."""
+    """Writes to a partition if the key stands where the writer believes it to stand."""
 
     partition: int
     key: bytes
@@ -153,7 +154,7 @@ def by_snapshot(client: Client) -> dict[bytes, Entry]:
 
 
 def _once(entries: Iterable[Entry]) -> dict[bytes, Entry]:
-    """No key may come twice."""
+    """The entries by key; fails if a key comes twice."""
     found: dict[bytes, Entry] = {}
     for entry in entries:
         assert entry.key not in found, f"{entry} beside {found[entry.key]}"
@@ -165,7 +166,7 @@ SCANS = [by_scan, by_small_pages, by_parts, by_snapshot]
 
 
 class Watcher:
-    """Folds what a watch tells: the last that it tells of a key is what the table has."""
+    """Folds what a watch tells: what it tells last of a key is what the table has."""
 
     def __init__(self, client: Client) -> None:
         self.table: dict[bytes, Entry] = {}
@@ -196,7 +197,7 @@ class Watcher:
 
 
 class Running:
-    """A broker that is restarted, the clients of it, and what it should have."""
+    """A broker that is restarted, its clients, and what its table should have."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder = folder
@@ -234,7 +235,7 @@ class Running:
                 self.client.alter_topic("t", partitions=self.model.count)
                 if (
                     self.model.table(tombstones=True) != before
-                ):  # of equal timestamps: there is no event to tell of that
+                ):  # two entries have the same timestamp, and no event tells which one counts now
                     self.watch()
         else:
             self.stack.close()
@@ -318,7 +319,7 @@ def _shown(key: bytes, shown: dict[str, Any]) -> Entry | None:
 
 
 @settings(
-    max_examples=settings().max_examples // 3,  # each asks every face after every step
+    max_examples=settings().max_examples // 3,  # since each example asks in every way after every step
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     deadline=None,
     suppress_health_check=list(HealthCheck),

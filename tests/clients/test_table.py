@@ -191,7 +191,7 @@ async def test_waiting_for_the_table(address: str, topic: str) -> None:
 async def test_a_lookup_that_gives_up_says_what_it_waited_for(
     address: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker answers before the client's time is over, and the client asks again until it is."""
+    """The broker answers before the client's time is over, and the client asks again until its time is over."""
     monkeypatch.setattr("krappy.broker.tables.table.VIEW_PATIENCE", 0.01)
     async with krappy.connect(address) as client:
         await fill(client, topic, 3)
@@ -255,7 +255,7 @@ async def test_an_update_is_of_the_latest_value_however_many_change_it(address: 
 
 @alone  # of several brokers none can decide a condition then
 async def test_an_update_writes_where_the_key_stands(address: str, topic: str) -> None:
-    """Keys from before there were more partitions stand in others than their own."""
+    """Keys that were written before partitions were added stand in other partitions than their own."""
     keys = [b"%d" % number for number in range(8)]
     async with krappy.connect(address) as client:
         table = client.table(topic)

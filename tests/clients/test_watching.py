@@ -18,7 +18,7 @@ KEYS = [b"%02d" % number for number in range(12)]
 
 
 class Topic:
-    """A topic of some partitions: a log, and the table that is its fold, tombstones and all."""
+    """A topic of some partitions: a log, and the table that is its fold, with tombstones."""
 
     def __init__(self, partitions: int) -> None:
         self.logs: list[list[tuple[bytes, bytes | None]]] = [[] for _ in range(partitions)]
@@ -115,7 +115,7 @@ def test_no_gap_and_no_duplicate_wherever_it_breaks_off(seed: int, tombstones: b
 
 
 class Scattered(Topic):
-    """Keys stand in any partition; the newest entry of each, by when it was written, is its row."""
+    """Keys stand in any partition; the newest entry of a key, by when it was written, is its row."""
 
     def __init__(self, partitions: int) -> None:
         super().__init__(partitions)
@@ -130,7 +130,7 @@ class Scattered(Topic):
         ]
 
     def judge(self, watched: Watched) -> Watched:
-        """Without the changes that something newer has overtaken."""
+        """The answer without the changes that something newer has overtaken."""
         watched.scattered = True
         if watched.event == "changes":
             pairs = list(zip(watched.entries[::2], watched.entries[1::2], strict=True))
