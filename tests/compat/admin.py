@@ -33,7 +33,8 @@ class Admin:
         self.client = AdminClient({"bootstrap.servers": address, "log_level": 0})
 
     def create(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Returns once all partitions are served, which with Kafka is a moment after the answer."""
+        """Creates a topic; returns once all its partitions are served, which with Kafka is a moment after
+        the answer."""
         one(self.client.create_topics([NewTopic(name, partitions, 1, config=dict(config or {}))]))
         self.served(name, partitions)
 

@@ -28,7 +28,7 @@ _numbers = itertools.count()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ignores warnings about sockets that kafka-python leaves open when it could not connect."""
+    """Ignores warnings about the sockets that kafka-python leaves open when it can't connect."""
     for item in items:
         if item.path.parent == tools.HERE:
             item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _sockets_are_collected_here() -> Iterator[None]:
-    """Collects what such clients left here, so that no other test warns of it."""
+    """Collects such sockets here, so that no other test warns of them."""
     yield
     gc.collect()
 
@@ -57,7 +57,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def broker(running: Server) -> KrappyServer:
-    """The same, for what only Krappy has: tables."""
+    """The server as Krappy's own, for what only Krappy has: tables."""
     if not isinstance(running, KrappyServer):
         pytest.skip("it looks into tables")
     return running
@@ -77,7 +77,7 @@ def admin(running: Server) -> Admin:
 
 @pytest.fixture
 def new_topic(admin: Admin) -> NewTopic:
-    """Creates a topic: (partitions=1, **configs with _ for .) -> its name."""
+    """Creates a topic: (partitions=1, **configs with _ for .) -> the topic's name."""
 
     def create(partitions: int = 1, **config: object) -> str:
         name = f"topic-{next(_numbers)}"

@@ -33,14 +33,14 @@ CLASSES = {
     "console-share-consumer": "org.apache.kafka.tools.consumer.ConsoleShareConsumer",
     "replica-verification": "org.apache.kafka.tools.ReplicaVerificationTool",
 }
-SERVER_LAST = {"cluster"}  # the tools whose --bootstrap-server stands behind their subcommand
+SERVER_LAST = {"cluster"}  # the tools that take --bootstrap-server behind their subcommand
 NO_SERVER = {"dump-log", "producer-perf-test"}
-OTHER_NAMES = {"replica-verification": "--broker-list"}  # what they call --bootstrap-server
+OTHER_NAMES = {"replica-verification": "--broker-list"}  # the tools that call --bootstrap-server otherwise
 
 
 class KafkaTools:
-    """Runs a tool: (name, *arguments, stdin="") -> stdout. Raises AssertionError when the tool fails; with `fails`,
-    when it does not, and then stderr is told too. Making one raises Missing."""
+    """Runs a tool: (name, *arguments, stdin="") -> stdout. Raises AssertionError if the tool fails. With `fails`,
+    raises it if the tool does not fail; and then stderr is returned, too. The constructor raises Missing."""
 
     def __init__(self, address: str) -> None:
         tools.wanted("Kafka's console tools")
@@ -48,7 +48,7 @@ class KafkaTools:
         self.address = address
 
     def command(self, name: str, *arguments: str) -> list[str]:
-        """As the scripts begin it, with little memory."""
+        """The command as the scripts begin it, with little memory."""
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
         where = (OTHER_NAMES.get(name, "--bootstrap-server"), self.address)
         if name not in NO_SERVER:

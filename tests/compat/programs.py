@@ -1,4 +1,5 @@
-"""Programs that were written for Kafka, as krappy/docs/compatibility.md has them, beside a broker of the test's own."""
+"""Programs that were written for Kafka, as krappy/docs/compatibility.md shows them, beside a broker of the
+test's own."""
 
 from __future__ import annotations
 
@@ -18,15 +19,15 @@ from tests.documents import DOCS, Block, Place, blocks
 from tests.process import LIFETIME
 
 PAGE = DOCS / "compatibility.md"
-ADDRESS = "localhost:9092"  # which the page writes
+ADDRESS = "localhost:9092"  # the address that the page has
 MADE = pytest.mark.skipif(not tools.WANTED, reason="what was written for Kafka is tested by: make compat")
-LONG_S = 240.0  # seconds that a program of several threads and JVMs may take for a step; it says nothing about speed
+LONG_S = 240.0  # seconds that a program of several threads and JVMs may take for a step: no statement about speed
 HEAP = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
 
 
 class Program:
-    """A process that goes on until it is ended; what it says goes into `folder/NAME.log`. A context manager, which
-    kills it. A watchdog does so after `LIFETIME` seconds."""
+    """A process that runs until it is ended; its output goes into `folder/NAME.log`. A context manager, which kills the
+    process at the end. A watchdog kills it after `LIFETIME` seconds."""
 
     def __init__(
         self,
@@ -68,15 +69,15 @@ class Program:
         self._watchdog.start()
 
     def kill(self) -> None:
-        """SIGKILL. Does nothing if it has ended."""
+        """Sends SIGKILL. Does nothing if the process has ended."""
         self._end(signal.SIGKILL)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Asks it to end, and waits for that."""
+        """Sends the signal, and waits until the process has ended."""
         self._end(number)
 
     def ended(self) -> int:
-        """Its exit status, once it has ended by itself."""
+        """The exit status of the process, once it has ended by itself."""
         assert self._process is not None
         assert self._watchdog is not None
         try:
@@ -93,7 +94,8 @@ class Program:
             self.ended()
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Waits for a condition. Raises AssertionError with the program's last words after `LONG_S`, or if it ends."""
+        """Waits for a condition. Raises AssertionError with the program's last words after `LONG_S` seconds, or if the
+        program ends."""
         end = time.monotonic() + LONG_S
         while not condition():
             assert self._process is None or self._process.poll() is None, (
@@ -113,14 +115,15 @@ def block(note: str, page: Path = PAGE) -> str:
 
 
 def shown(note: str, broker: KrappyServer, page: Path = PAGE) -> str:
-    """The same, with the broker's address."""
+    """The block of a page with this note; it has the broker's address."""
     found = block(note, page)
     assert ADDRESS in found
     return found.replace(ADDRESS, broker.address)
 
 
 def saved(note: str, broker: KrappyServer, folder: Path, more: str = "") -> Path:
-    """The same, as a file of that name in `folder`. `more`: lines that follow it."""
+    """Saves the block with this note, which is a file's name, in `folder`; it has the broker's address. `more`: lines
+    that follow it."""
     file = folder / note
     file.write_text(shown(note, broker) + more)
     return file
@@ -136,7 +139,7 @@ def commands(heading: str, page: Path = PAGE) -> list[Block]:
 
 
 def do(block: Block, broker: KrappyServer, folder: Path) -> str:
-    """Runs it at the broker; what it shows. Raises AssertionError if it fails."""
+    """Runs a block at the broker; returns what it shows. Raises AssertionError if it fails."""
     ports = {"native": broker.broker.address, "kafka": broker.address, "http": ":0"}
     with Place(
         folder, {name: int(each.rpartition(":")[2]) for name, each in ports.items()}, runs_broker=False
@@ -156,7 +159,7 @@ def jvm(
 
 
 def python(packages: tools.Packages) -> Path:
-    """Skips the test without them."""
+    """The Python of a virtual environment with these packages. Skips the test without them."""
     try:
         return tools.python(packages)
     except tools.Missing as reason:

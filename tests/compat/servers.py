@@ -25,21 +25,21 @@ from tests.process import LIFETIME, BrokerProcess, free_ports
 UNDER_TEST = os.environ.get("KRAPPY_COMPAT_SERVER", "krappy")
 CLUSTER = "a29tcGF0LXRlc3RzLTAwMQ"  # 16 bytes in base64url, as Kafka wants
 REBALANCE_DELAY_MS = 200
-RETENTION_MS = "604800000" if UNDER_TEST == "kafka" else "-1"  # of a topic that sets nothing: here nothing expires then
+RETENTION_MS = "604800000" if UNDER_TEST == "kafka" else "-1"  # the default for topics: with Krappy nothing expires
 
 
 class Server(Protocol):
     address: str  # of the Kafka listener
-    tls_address: str  # of one with TLS, if it has a certificate
+    tls_address: str  # of a listener with TLS, if the server has a certificate
     data: Path
 
     def start(self) -> None: ...
 
     def stop(self) -> None:
-        """Gracefully."""
+        """Stops the server gracefully."""
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Sends SIGKILL."""
 
     @property
     def pid(self) -> int: ...
@@ -51,7 +51,7 @@ class Server(Protocol):
 
 
 class KrappyServer:
-    """`certificate`: PEM file of one with its key, for a second listener."""
+    """Krappy. `certificate`: PEM file with a certificate and its key, for a second listener."""
 
     def __init__(self, folder: Path, *, certificate: str = "", **settings: Any) -> None:
         self.address, self.tls_address = (f"127.0.0.1:{port}" for port in free_ports(2))
@@ -102,7 +102,7 @@ class KafkaServer:
         **settings: object,
     ) -> None:
         """`controllers`: the ports of a cluster's controllers, of which this is number `node`; empty: it is alone.
-        `certificate`: PEM file of one with its key, in PKCS 8, for a second listener."""
+        `certificate`: PEM file with a certificate and its key, in PKCS 8, for a second listener."""
         folder.mkdir(parents=True, exist_ok=True)
         self._java, self._path = java("kafka")
         controllers = controllers or free_ports(1)
@@ -216,7 +216,7 @@ class KafkaServer:
 
 
 def server(folder: Path, **settings: Any) -> Server:
-    """The one under test, not started. `settings`: of Krappy only."""
+    """The server under test, not started. `settings`: for Krappy only."""
     if UNDER_TEST == "kafka":
         return KafkaServer(folder)
     shutil.rmtree(folder, ignore_errors=True)

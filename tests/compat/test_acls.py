@@ -1,4 +1,5 @@
-"""ACLs by Kafka's own tool, kafka-acls.sh, and by librdkafka's admin client; and what clients are told that may not."""
+"""ACLs by Kafka's own tool, kafka-acls.sh, and by librdkafka's admin client; and what clients without the right are
+told."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ PASSWORDS = {"admin": "admin-secret", "ada": "ada-secret"}
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """It has two users; only `admin` may do anything at first."""
+    """A broker with two users; only `admin` may do anything at first."""
     folder = tmp_path_factory.mktemp("acls")
     users = folder / "users"
     users.mkdir()
@@ -128,7 +129,7 @@ def test_a_producer_and_a_consumer_by_the_tools_shorthands(acls: Any, secured: R
 
 
 def publish(secured: RunningBroker) -> None:
-    """Raises what the producer is told."""
+    """Publishes an event; raises the error that the producer gets."""
     told: list[KafkaError | None] = []
     producer = Producer(options(secured, "ada"))
     producer.produce("shorthand", b"first", on_delivery=lambda error, message: told.append(error))
@@ -152,7 +153,7 @@ def test_librdkafkas_admin_client(secured: RunningBroker) -> None:
     )
     assert admin.describe_acls(anything).result(30) == [binding]
     other = AdminClient(options(secured, "ada"))
-    assert other.describe_acls(anything).result(30) == []  # librdkafka does not tell of the error that it is answered
+    assert other.describe_acls(anything).result(30) == []  # librdkafka hides the error that it is answered
     [refused] = other.create_acls([binding]).values()
     with pytest.raises(KafkaException) as why:
         refused.result(30)

@@ -1,4 +1,4 @@
-"""Administration as the clients' own admin classes ask for it, and what they are told when it is refused."""
+"""Administration by the clients' own admin classes, and what they are told when it is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings and rights that admin clients ask for beside those of topics: of brokers, groups, compression, ACLs."""
+"""Settings and rights beside those of topics that admin clients ask for: of brokers, groups, compression, ACLs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SET, DELETE = AlterConfigOpType.SET, AlterConfigOpType.DELETE
 
 
 def alter(admin: Admin, kind: ResourceType, name: str, setting: str, value: str | None) -> None:
-    """None takes it back."""
+    """Sets a setting; None takes it back."""
     entry = ConfigEntry(setting, value, incremental_operation=DELETE if value is None else SET)
     one(admin.client.incremental_alter_configs([ConfigResource(kind, name, incremental_configs=[entry])]))
 

@@ -1,4 +1,4 @@
-"""Apache Kafka's own tools with a cluster of three brokers, as the users of a cluster run them."""
+"""Apache Kafka's own tools with a cluster of three brokers, as users of a cluster run them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
 
 @pytest.fixture
 def tool(cluster: ClusterProcesses) -> Iterator[KafkaTools]:
-    """Afterwards all brokers are there again."""
+    """The tools. Afterwards all brokers run again."""
     yield KafkaTools(cluster.kafka)
     for each in cluster.brokers.values():
         if not each.running:
@@ -79,14 +79,15 @@ def described(tool: KafkaTools, topic: str, *more: str) -> list[Row]:
 
 
 def create(tool: KafkaTools, topic: str, assignment: str, *configs: str) -> None:
-    """`assignment`: as kafka-topics.sh takes it: the brokers of each partition."""
+    """Creates a topic. `assignment`: the brokers of each partition, as kafka-topics.sh takes it."""
     more = [word for each in configs for word in ("--config", each)]
     tool("topics", "--create", "--topic", topic, "--replica-assignment", assignment, *more)
 
 
 def write(cluster: ClusterProcesses, topic: str, count: int, size: int = 100, partition: int = 0) -> None:
-    """Events that are as large on disk, since nothing compresses them; all are acknowledged. Their batches are small:
-    a replica takes a whole batch at least, however low its throttle is, and on a busy machine one would have 1 MB."""
+    """Writes events that are as large on disk, since nothing compresses them; all are acknowledged. Their batches are
+    small. A replica takes a whole batch at least, however low its throttle is, and on a busy machine a batch would have
+    1 MB."""
     settings = {"enable.idempotence": True, "delivery.timeout.ms": 60_000, "batch.size": 50_000}
     producer = Producer({"bootstrap.servers": cluster.kafka, **settings})
     failed: list[str] = []
@@ -100,7 +101,7 @@ def write(cluster: ClusterProcesses, topic: str, count: int, size: int = 100, pa
 
 
 def kill(cluster: ClusterProcesses, tool: KafkaTools, id: int, topic: str) -> None:
-    """Returns when the broker is in no ISR of the topic any more."""
+    """Kills a broker; returns when the broker is in no ISR of the topic any more."""
     cluster.brokers[id].kill()
     wait_until(lambda: all(id not in each.isrs for each in cluster.partitions(topic).values()), f"{id} is in no ISR")
 
@@ -279,7 +280,7 @@ def test_replicas_move(cluster: ClusterProcesses, tool: KafkaTools, tmp_path: Pa
 
 
 def test_a_move_is_cancelled(cluster: ClusterProcesses, tool: KafkaTools, tmp_path: Path) -> None:
-    """It is so slow that it does not end before; what --throttle has set is taken away, too."""
+    """The move is so slow that it does not end before it is cancelled. What --throttle has set is removed, too."""
     create(tool, "kept", "1:2")
     write(cluster, "kept", 2_000, 1000)
     file = tmp_path / "plan.json"
@@ -301,8 +302,9 @@ def rates(tool: KafkaTools) -> str:
 
 @pytest.mark.parametrize("held_by", ["both", "leader", "follower"])
 def test_a_throttle_holds_a_move(held_by: str, cluster: ClusterProcesses, tool: KafkaTools, tmp_path: Path) -> None:
-    """By bytes: what the new replica has after some seconds is no more than the rate allows. Producers go on, and a
-    replica that is in sync is not held. Then the throttle is raised, and --verify removes what --throttle has set."""
+    """The throttle holds by bytes: what the new replica has after some seconds is no more than the rate allows.
+    Producers go on, and a replica in sync is not held. Then the throttle is raised, and --verify removes what
+    --throttle has set."""
     topic, rate = f"slow-{held_by}", 200_000
     create(tool, topic, "1:2")
     write(cluster, topic, 8_000, 1000)
@@ -362,7 +364,7 @@ def test_a_throttle_holds_a_move(held_by: str, cluster: ClusterProcesses, tool: 
 
 
 def test_the_metadata_quorum(cluster: ClusterProcesses, tool: KafkaTools) -> None:
-    """The controller keeps the metadata in ZooKeeper, so it is the only voter, and never behind."""
+    """The controller keeps the metadata in ZooKeeper, so the controller is the only voter, and is never behind."""
     told = tool("metadata-quorum", "describe", "--status")
     status = dict(re.findall(r"^(\w+):\s+(.*)$", told, re.MULTILINE))
     assert status["ClusterId"] == tool("cluster", "cluster-id").strip().rsplit(" ", 1)[1]
@@ -413,7 +415,7 @@ def test_offsets_and_folders(cluster: ClusterProcesses, tool: KafkaTools) -> Non
 def test_a_leader_is_killed_under_the_verifiable_producer(
     cluster: ClusterProcesses, tool: KafkaTools, tmp_path: Path
 ) -> None:
-    """Everything that it tells as acknowledged is read by the verifiable consumer, once."""
+    """The verifiable consumer reads everything that the producer says was acknowledged, once."""
     create(tool, "checked", "1:2:3,2:3:1,3:1:2")
     cluster.until_in_sync("checked")
     number = 6_000

@@ -24,13 +24,13 @@ pytestmark = [MADE, pytest.mark.timeout(4 * LONG_S)]
 
 
 def worker(note: str, broker: KrappyServer, folder: Path) -> tuple[Path, str]:
-    """(the page's file with this note, the address of the worker's REST API)."""
+    """Saves the page's file with this note; returns (the file, the address of the worker's REST API)."""
     rest = f"http://127.0.0.1:{free_ports(1)[0]}"
     return saved(note, broker, folder, f"listeners={rest}\noffset.flush.interval.ms=500\n"), rest
 
 
 def values(client: Client, topic: str) -> list[bytes]:
-    """Of all events that are committed, in their order."""
+    """The values of all committed events, in their order."""
     try:
         with client.consumer(topic, end="now") as consumer:
             return [event.value or b"" for event in consumer]
@@ -57,7 +57,7 @@ def test_files_through_a_topic_over_a_restart(broker: KrappyServer, native: Clie
 
 
 def ask(method: str, url: str, body: object = None) -> Any:
-    """Connect's REST API. None if it does not answer, or has no answer yet."""
+    """Asks Connect's REST API. Returns None if it does not answer, or has no answer yet."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
     try:

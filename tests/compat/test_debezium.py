@@ -1,4 +1,4 @@
-"""Debezium: what is done to a table of Postgres, the topic's table has, also what was done while Connect was killed."""
+"""Debezium: the topic's table has what a table of Postgres has, also what was done while Connect was killed."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def postgres() -> Iterator[Postgres]:
 
 
 def table(client: Client) -> list[dict[str, Any]]:
-    """The rows of the topic's table, as Postgres shows its own."""
+    """The rows of the topic's table, in the form in which Postgres shows its own."""
     try:
         found = [json.loads(entry.value or b"") for entry in client.table(TOPIC).scan()]
     except UnknownTopic:
@@ -110,8 +110,8 @@ def table(client: Client) -> list[dict[str, Any]]:
 
 
 def is_after_snapshot(offsets: Path) -> bool:
-    """Whether Debezium would go on from Connect's file of offsets. Else it takes a new snapshot when it starts, which
-    does not tell what rows were deleted before that."""
+    """Whether Debezium would go on from Connect's file of offsets. Else it takes a new snapshot when it starts, and a
+    snapshot does not tell which rows were deleted before it."""
     stored = offsets.read_bytes() if offsets.exists() else b""
     return b'"snapshot_completed":true' in stored or b'"lsn_proc"' in stored
 

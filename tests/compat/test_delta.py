@@ -1,4 +1,5 @@
-"""Spark to Delta Lake: what krappy/docs/howto/delta.md shows has each committed event once, though it is killed."""
+"""Spark to Delta Lake: the program of krappy/docs/howto/delta.md has each committed event once, even if it
+is killed."""
 
 from __future__ import annotations
 
@@ -23,14 +24,15 @@ from tests.documents import DOCS, ROOT
 
 PAGE = DOCS / "howto" / "delta.md"
 pytestmark = [MADE, pytest.mark.timeout(6 * LONG_S)]
-# Where the page's program lets Spark fetch the jar, the test gives it.
+# The page's program lets Spark fetch the jar; here the test gives the jar.
 FETCHED = "delta.configure_spark_with_delta_pip(SparkSession.builder)  # it fetches the jar\n"
 GIVEN = """SparkSession.builder.config("spark.jars", "{jars}").master("local[2]")
     .config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
     .config("spark.driver.bindAddress", "127.0.0.1").config("spark.sql.shuffle.partitions", "2")
     .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 """
-# By another implementation of Delta Lake than the one that writes. Its threads abort a process that ends as others do.
+# Reads the table by another implementation of Delta Lake than the one that writes it. The threads of this reader
+# abort a process that ends in the usual way.
 READ = """
 import json, os, sys, deltalake
 rows = deltalake.DeltaTable(sys.argv[1]).to_pyarrow_table().drop_columns(sys.argv[2:]).to_pylist()
@@ -52,7 +54,7 @@ def interpreter() -> Path:
 
 @pytest.fixture
 def program(interpreter: Path, broker: KrappyServer, tmp_path: Path) -> Program:
-    """The page's. Not started."""
+    """The page's program, not started."""
     jars = ",".join(map(str, sorted((tools.CACHE / "java" / "delta").glob("*.jar"))))
     text = block("lake.py", PAGE)
     assert FETCHED in text
@@ -122,7 +124,7 @@ def test_a_topic_and_a_table_become_delta_tables(
     program.kill()
     order(400, 200)
     user({"u1": "another name", "u2": None, "u9": "new"})
-    run()  # with this PySpark it only ends the batch that was open
+    run()  # with this PySpark, this run only ends the batch that was open
     run()
     check()
     order(600, 100)

@@ -1,4 +1,4 @@
-"""The examples for Kafka's clients, of KAFKA.md and the how-to: each is run as it stands, but for the address."""
+"""The examples for Kafka's clients, in KAFKA.md and the how-to: each is run as it is written, but for the address."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_program_that_keeps_a_table(broker: RunningBroker) -> None:
     fill(broker, "prices")
 
     class Ending:
-        """The consumer, which ends the example's loop once it was given the live key and the change after it."""
+        """The consumer. It ends the example's loop once it has given the live key and the change after it."""
 
         def __init__(self, config: dict[str, Any]) -> None:
             self.real = confluent_kafka.Consumer(config)

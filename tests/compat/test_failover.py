@@ -1,4 +1,4 @@
-"""Kafka's clients while leaders are killed under them: everything that is acknowledged is read once, and in order."""
+"""Kafka's clients while leaders are killed: everything that is acknowledged is read once, and in order."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def by_aiokafka(address: str, topic: str) -> None:
 
 
 def agent(name: str, logs: Path) -> AgentClient:
-    """A process with the client. Raises Missing."""
+    """A process that runs the client. Raises Missing."""
     if name == "franz-go":
         command = [tools.go_agent()]
     else:
@@ -141,7 +141,7 @@ PYTHON: dict[str, tuple[Streams, Callable[[], Client]]] = {
 
 
 def is_made(cluster: ClusterProcesses, topic: str) -> bool:
-    """Creates a topic. False if the broker that is asked does not know all others yet."""
+    """Creates a topic. Returns False if the broker that is asked does not know all other brokers yet."""
     [made] = cluster.admin.create_topics([NewTopic(topic, PARTITIONS, 3)]).values()
     try:
         made.result(30)
@@ -153,7 +153,7 @@ def is_made(cluster: ClusterProcesses, topic: str) -> bool:
 
 
 class Written:
-    """How many events a topic has."""
+    """Counts the events of a topic."""
 
     def __init__(self, address: str, topic: str) -> None:
         self._consumer = Consumer({"bootstrap.servers": address, "group.id": "none"})
@@ -214,7 +214,8 @@ def test_leaders_are_killed_under_load(
 def test_transactions_go_on_when_their_coordinator_is_killed(
     name: str, epoch: int, cluster: ClusterProcesses, tmp_path: Path
 ) -> None:
-    """Java's client 4 gets the next epoch with each end (KIP-890), and its batches add their partitions themselves."""
+    """Java's client 4 gets the next epoch with each end (KIP-890), and its batches add their partitions to the
+    transaction."""
     topic, ours = f"paid-{name}", f"payer-{name}"
     wait_until(partial(is_made, cluster, topic), "every broker is registered")
     try:

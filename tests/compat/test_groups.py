@@ -32,7 +32,8 @@ def write(running: Server, topic: str, start: int, count: int) -> None:
 
 
 def settle(members: Sequence[Member], partitions: int = PARTITIONS) -> list[Message]:
-    """Polls all in turn until they hold all partitions, each one of them; what was delivered on the way."""
+    """Polls all members in turn until they hold all partitions, and each holds some; returns the messages that came
+    meanwhile."""
     end = time.monotonic() + PATIENCE
     found = []
     while True:
@@ -45,7 +46,7 @@ def settle(members: Sequence[Member], partitions: int = PARTITIONS) -> list[Mess
 
 
 def drain(members: Sequence[Member], count: int) -> list[Message]:
-    """Polls all in turn until so many messages have come."""
+    """Polls all members in turn until `count` messages have come."""
     end = time.monotonic() + PATIENCE
     found: list[Message] = []
     while len(found) < count:
@@ -91,7 +92,7 @@ def test_members_share_leave_and_take_over(
 def test_a_group_moves_to_kip_848_and_back_under_its_members(
     name: str, modern: str, get_client: GetClient, running: Server, new_topic: NewTopic
 ) -> None:
-    """Online migration: a member of the other protocol comes, is the only one for a while, and goes."""
+    """Online migration: a member of the other protocol comes, is the only one for a while, and leaves."""
     topic, group = new_topic(partitions=PARTITIONS), new_group()
     old, new = get_client(name), get_client(modern)
     first = old.member(running.address, topic, group)
@@ -123,7 +124,7 @@ def test_a_group_moves_to_kip_848_and_back_under_its_members(
 def test_clients_of_different_languages_share_one_group(
     get_client: GetClient, running: Server, new_topic: NewTopic
 ) -> None:
-    """With the assignor that they have in common (range)."""
+    """They use the assignor that they have in common (range)."""
     topic, group = new_topic(partitions=PARTITIONS), new_group()
     clients = [get_client("confluent-kafka"), get_client("kafka-python"), get_client("confluent-kafka")]
     for name in ("java-3", "java-4"):
@@ -145,7 +146,8 @@ def test_clients_of_different_languages_share_one_group(
 def test_a_static_member_comes_back_without_a_rebalance(
     name: str, get_client: GetClient, running: Server, new_topic: NewTopic
 ) -> None:
-    """KIP-345: closing does not leave, and the next of that name takes over the same partitions."""
+    """KIP-345: closing does not leave the group, and the next member of that instance name takes over the same
+    partitions."""
     client = get_client(name)
     topic, group = new_topic(partitions=PARTITIONS), new_group()
     first = client.member(running.address, topic, group, instance="one")

@@ -156,7 +156,8 @@ def test_segments_are_read_to_the_last_record(codec: Codec, tool: Tool, running:
 def test_markers_go_when_nothing_is_left_of_their_transactions(
     tool: Tool, running: Server, new_topic: NewTopic
 ) -> None:
-    """What read_committed consumers are given, from every offset on, is the same before, meanwhile and after."""
+    """What read_committed consumers are given, from every offset on, is the same before the markers go, meanwhile and
+    after."""
     topic = new_topic(
         cleanup_policy="compact", segment_bytes=1 << 20, min_cleanable_dirty_ratio=0.01, delete_retention_ms=4000
     )
@@ -177,7 +178,7 @@ def test_markers_go_when_nothing_is_left_of_their_transactions(
     def markers() -> list[BatchHeader]:
         found: list[BatchHeader] = []
         for file in running.segments(topic, 0):
-            with contextlib.suppress(FileNotFoundError, CorruptBatch):  # it is swapped just now, or written to
+            with contextlib.suppress(FileNotFoundError, CorruptBatch):  # the file is just being swapped, or written to
                 found += [header for header, _ in batch.split(file.read_bytes()) if header.is_control]
         return found
 
@@ -208,6 +209,6 @@ def test_markers_go_when_nothing_is_left_of_their_transactions(
     controls = [line for line in told.splitlines() if "isControl: true" in line]
     assert all("isvalid: true" in line for line in controls)
     assert any("deleteHorizonMs: OptionalLong[" in line for line in controls)
-    until(lambda found: len(found) == 1)  # of the producer's last batch the header stays, for its sequence
+    until(lambda found: len(found) == 1)  # the header of the producer's last batch stays, for its sequence
     check()
     consumer.close()

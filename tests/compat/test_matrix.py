@@ -14,7 +14,7 @@ BASE = 1_700_000_000_000
 
 
 def messages(plain: bool) -> list[Message]:
-    """`plain`: what kcat can write too."""
+    """`plain`: only messages that kcat can write, too."""
     if plain:
         headers = (("source", b"kcat"),)
         return [
@@ -53,7 +53,7 @@ def test_all_read_what_one_writes(writer: str, get_client: GetClient, running: S
         if not client.timestamps:
             expected = {number: [replace(m, timestamp=None) for m in some] for number, some in expected.items()}
             found = {number: [replace(m, timestamp=None) for m in some] for number, some in found.items()}
-        if name == "kcat":  # it prints headers as text
+        if name == "kcat":  # kcat prints headers as text
             expected = {number: [replace(m, headers=()) for m in some] for number, some in expected.items()}
             found = {number: [replace(m, headers=()) for m in some] for number, some in found.items()}
         assert found == expected, f"{name} reads something else than {writer} wrote"

@@ -36,7 +36,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def broker(source: Server, tmp_path: Path) -> Iterator[KrappyServer]:
-    """The target: one that has nothing yet. Of the module's own broker, another test's topics would be there."""
+    """The target: a broker that has nothing yet. The module's own broker would have topics of other tests."""
     found = KrappyServer(tmp_path / "target")
     found.start()
     yield found

@@ -51,7 +51,7 @@ def test_the_console_consumer_prints_offsets(tool: KafkaTools, cluster: ClusterP
     tool.address = cluster.kafka
     told = tool(
         *("console-consumer", "--topic", TOPIC, "--from-beginning", "--formatter", FORMATTER),
-        # If it committed what it has read, that would be news for itself, again and again.
+        # If the consumer committed what it has read, it would read these commits as new events, again and again.
         *("--timeout-ms", "15000", "--command-property", "enable.auto.commit=false"),
     )
     latest: dict[tuple[str, int], Any] = {}

@@ -1,4 +1,4 @@
-"""quixstreams and faust-streaming: the programs of the page keep their state over an end of their process."""
+"""quixstreams and faust-streaming: the programs of the page keep their state when their process ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [MADE, pytest.mark.timeout(4 * LONG_S)]
 
 
 def table(client: Client, topic: str) -> dict[str, Any]:
-    """The JSON of each key; empty if there is no such topic."""
+    """The JSON value of each key; empty if there is no such topic."""
     try:
         return {entry.key.decode(): json.loads(entry.value or b"") for entry in client.table(topic).scan()}
     except UnknownTopic:
@@ -72,7 +72,7 @@ def test_quixstreams(broker: KrappyServer, native: Client, tmp_path: Path) -> No
 
 @pytest.fixture
 def faust(broker: KrappyServer, tmp_path: Path) -> Iterator[Program]:
-    """The page's worker. Not started."""
+    """The page's worker, not started."""
     saved("visits.py", broker, tmp_path)
     command: list[str | Path] = [python("streams"), "-m", "faust", "-A", "visits", "worker", "--web-host", "127.0.0.1"]
     program = Program([*command, "--web-port", str(free_ports(1)[0]), "-l", "info"], tmp_path, "faust")

@@ -64,7 +64,7 @@ def test_kafka_configs_sets_shows_and_deletes_quotas(kafka: KafkaTools) -> None:
 def test_a_producer_keeps_to_its_rate_and_its_metric_tells_the_throttling(
     broker: RunningBroker, kafka: KafkaTools
 ) -> None:
-    """400 KB a second. What the client has seen of throttling is what the broker has told."""
+    """The rate is 400 KB a second. What the client has seen of throttling is what the broker has told."""
     before = throttled_seconds(broker)
     who = ("--entity-type", "clients", "--entity-name", "perf")
     kafka("configs", "--alter", *who, "--add-config", "producer_byte_rate=400000")
@@ -74,11 +74,11 @@ def test_a_producer_keeps_to_its_rate_and_its_metric_tells_the_throttling(
         *("--producer-props", "client.id=perf", f"bootstrap.servers={kafka.address}", "batch.size=20000"),
         "max.in.flight.requests.per.connection=1",
     )
-    rates = [float(each) for each in re.findall(r"\d records sent, ([\d.]+) records/sec", said)][:-1]  # of 5 s each
-    assert 360 < max(rates) < 490  # with the credit of a second in one of them
+    rates = [float(each) for each in re.findall(r"\d records sent, ([\d.]+) records/sec", said)][:-1]  # each is of 5 s
+    assert 360 < max(rates) < 490  # one of them has the credit of a second
 
     def metric(name: str) -> float:
-        """Of the producer as a whole, which has the most."""
+        """The value of the producer as a whole, which is the largest."""
         return max(float(each) for each in re.findall(rf"producer\S*metrics:{name}:\{{[^}}]*\}}\s*: ([\d.]+)", said))
 
     assert metric("produce-throttle-time-max") > 10
@@ -120,7 +120,8 @@ def test_topics_are_refused_beyond_their_rate(kafka: KafkaTools) -> None:
 def test_several_that_share_a_quota_lose_nothing(
     broker: RunningBroker, get_client: GetClient, monkeypatch: pytest.MonkeyPatch, name: str, acks: Acks
 ) -> None:
-    """Four writers, and then a reader, whose connections are silenced; writes with an answer are refused, too."""
+    """Four writers, and then a reader, use the connections that the broker silences; writes with an answer are refused,
+    too."""
     monkeypatch.setattr(throttled, "HELD", 0.2)
     client, topic, kinds = get_client(name), f"shared-{name}-{acks}", ("producer_byte_rate", "consumer_byte_rate")
     written = {part: [Message(b"k", b"%d-" % n + b"x" * 1200, (), None, part) for n in range(50)] for part in range(4)}

@@ -107,7 +107,7 @@ class Lane:
 
 
 class Load:
-    """A producer that writes until it is told to stop, and remembers what it was told."""
+    """A producer that writes until it is told to stop, and remembers what was acknowledged."""
 
     def __init__(self, address: str, topic: str, partition: int, seed: int) -> None:
         self.lane = Lane(partition)
@@ -150,7 +150,7 @@ class Load:
         assert self._producer.flush(LONG_S) == 0
 
     def join(self) -> Lane:
-        """Ends it, once all is written. Raises AssertionError when something was refused."""
+        """Ends the producer, once all is written. Raises AssertionError if something was refused."""
         self._stop.set()
         self._thread.join(2 * LONG_S)
         assert not self._errors, self._errors[0]
@@ -173,7 +173,7 @@ def read(address: str, topic: str, partition: int, count: int) -> list[Message]:
 
 
 def test_no_sigkill_loses_or_doubles_what_is_acknowledged(running: Server, admin: Admin, new_topic: NewTopic) -> None:
-    """Each producer must find its events once each, in order, at the offsets it was told."""
+    """Each producer must find its events once each, in order, at the offsets that it was told."""
     seed = Random().getrandbits(32)
     random = Random(seed)
     topic = new_topic(partitions=2, segment_bytes=1 << 20)

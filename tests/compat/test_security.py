@@ -1,4 +1,4 @@
-"""TLS and users with clients as they are: Kafka's own tools, which are the Java client, kafkajs, franz-go and kcat.
+"""TLS and users with unmodified clients: Kafka's own tools, which are the Java client, kafkajs, franz-go and kcat.
 tests/security has librdkafka, kafka-python and aiokafka."""
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def test_java_logs_in(kafka: KafkaTools, authority: Authority, tmp_path: Path, m
     kafka("console-producer", "--producer.config", admin, "--topic", topic, stdin="one\ntwo\n")
     end = ("--from-beginning", "--max-messages", "2", "--timeout-ms", "30000")
     said = kafka("console-consumer", "--consumer.config", admin, "--topic", topic, "--group", topic, *end)
-    assert said.split()[-2:] == ["one", "two"]  # behind what it says of its options
+    assert said.split()[-2:] == ["one", "two"]  # the lines before them are about its options
     wrong = properties(tmp_path / "wrong", authority, "admin", "wrong", mechanism)
     assert "SaslAuthenticationException" in kafka("topics", "--command-config", wrong, "--list", fails=True)
 
@@ -99,7 +99,7 @@ def test_kafka_configs_makes_shows_and_deletes_users(kafka: KafkaTools, authorit
 def test_java_shows_a_certificate(
     broker: RunningBroker, kafka: KafkaTools, authority: Authority, tmp_path: Path
 ) -> None:
-    """`ada` is a super user by the name that the rules make of her certificate; a stranger is nobody."""
+    """`ada` is a super user, by the name that the rules make of her certificate. A stranger may do nothing."""
     kafka.address = broker.kafka_addresses["SSL"]
     for name, fails in (("Ada", False), ("Eve", True)):
         file = tmp_path / name
@@ -118,7 +118,7 @@ def test_java_shows_a_certificate(
 
 
 class Way(NamedTuple):
-    """How a client comes in: over TLS, with a password or with a certificate of this name."""
+    """How a client connects: over TLS, with a password or with a certificate of this name."""
 
     mechanism: str = ""
     user: str = "admin"
@@ -143,7 +143,7 @@ OUT = {
 
 
 def connecting(name: str, way: Way, authority: Authority, folder: Path) -> Client:
-    """A client that comes in this way. Raises Missing."""
+    """A client that connects in this way. Raises Missing."""
     cert = authority.issue("client.example", subject=way.certificate) if way.certificate else ""
     tools.wanted(name)
     if name == "kcat":
@@ -209,7 +209,7 @@ def test_a_client_is_kept_out_and_says_why(
 
 
 def _pkcs8(pem: str) -> str:
-    """Java reads keys of PKCS#8 alone."""
+    """The key as PKCS#8, the only form that Java reads."""
     from cryptography.hazmat.primitives import serialization as form
 
     key = form.load_pem_private_key(pem.encode(), None)

@@ -21,7 +21,7 @@ from tests.compat.servers import Server
 BASE = 1_700_000_000_000
 STEP = 1000
 COUNT = 50
-Ask = Callable[[str, str, int], int]  # address, topic, timestamp -> offset of the first at or after it, -1: none
+Ask = Callable[[str, str, int], int]  # address, topic, timestamp -> first offset at or after it; -1: none
 
 
 def by_confluent(address: str, topic: str, timestamp: int) -> int:
@@ -86,11 +86,11 @@ def test_the_first_event_at_or_after_a_time(ask: Ask, codec: Codec, running: Ser
     ):
         assert ask(running.address, topic, timestamp) == expected, f"{timestamp - BASE} ms after the first"
     after = ask(running.address, topic, BASE + COUNT * STEP)
-    assert after in (-1, COUNT), "nothing is that late"  # kcat and librdkafka: the end; the others: none
+    assert after in (-1, COUNT), "nothing is that late"  # kcat and librdkafka give the end, the others -1
 
 
 def test_the_latest_timestamp_is_not_the_latest_event(admin: Admin, running: Server, new_topic: NewTopic) -> None:
-    """KIP-734: ListOffsets -3; with earliest and latest beside it."""
+    """KIP-734: ListOffsets with -3, and with earliest and latest beside it."""
     topic = new_topic()
     for timestamp in (5, 9, 7):
         Confluent().produce(running.address, topic, [Message(b"k", b"v", (), BASE + timestamp)], Sending())

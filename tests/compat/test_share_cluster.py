@@ -34,7 +34,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
 def test_brokers_are_killed_under_share_consumers(
     cluster: ClusterProcesses, agent: Agent, new_agent: Callable[[], Agent]
 ) -> None:
-    """Each record is accepted; one whose acceptance was committed is not delivered again."""
+    """Each record is accepted. A record whose acceptance was committed is not delivered again."""
     tool = KafkaTools(cluster.kafka)
     [made] = cluster.admin.create_topics([NewTopic("t", 3, 3)]).values()
     made.result(30)

@@ -35,7 +35,7 @@ class ShareMember:
         return [tuple(each) for each in self._agent.ask("poll", member=self.name, ms=ms)]
 
     def gather(self, count: int) -> list[Record]:
-        """Polls until it has so many records."""
+        """Polls until it has `count` records."""
         end, found = time.monotonic() + PATIENCE, list[Record]()
         while len(found) < count:
             assert time.monotonic() < end, found
@@ -46,7 +46,7 @@ class ShareMember:
         self._agent.ask("acknowledge", member=self.name, partition=record[0], offset=record[1], type=kind)
 
     def commit(self) -> list[str]:
-        """The errors' names."""
+        """Commits; returns the names of the errors."""
         failed: list[str] = self._agent.ask("commit", member=self.name)
         return failed
 
@@ -95,7 +95,7 @@ NewGroup = Callable[..., str]
 
 @pytest.fixture
 def new_group(tool: KafkaTools) -> NewGroup:
-    """Gives a group's name, and sets how it reads: (settings with _ for .)."""
+    """Makes a group's name, and sets how the group reads: (settings with _ for .) -> the name."""
 
     def name(**settings: object) -> str:
         group = f"shares-{next(_numbers)}"

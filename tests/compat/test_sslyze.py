@@ -1,4 +1,4 @@
-"""The listeners' TLS as sslyze sees it, beside Mozilla's "intermediate" configuration."""
+"""The listeners' TLS as sslyze sees it, compared with Mozilla's "intermediate" configuration."""
 
 from __future__ import annotations
 
@@ -69,5 +69,5 @@ def test_sslyze_finds_nothing(broker: RunningBroker, tmp_path: Path, listener: s
     assert found["tls_extended_master_secret"]["supports_ems_extension"]
     assert not found["tls_1_3_early_data"]["supports_early_data"]
     said = re.findall(r"^ +\* \w+: (.*)$", done.stdout.partition("COMPLIANCE AGAINST")[2], re.MULTILINE)
-    assert said, done.stdout  # of what is in NO_FAULTS
+    assert said, done.stdout  # what is in NO_FAULTS was found
     assert [each for each in said if not each.startswith(NO_FAULTS)] == []

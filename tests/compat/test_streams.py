@@ -1,4 +1,4 @@
-"""Kafka Streams: the program of the page counts exactly once, though it is killed and loses its state."""
+"""Kafka Streams: the program of the page counts exactly once, even if it is killed and loses its state."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ public class Counts {
     }
 }
 """
-# A killed program is replaced after 6 s; by default it takes 45 s, as the page says. Every count is written at once:
-# with AT_LEAST_ONCE those that were not committed would be counted twice.
+# A killed program is replaced after 6 s; by default that takes 45 s, as the page says. Every count is written at once:
+# with AT_LEAST_ONCE, counts that were not committed would be counted twice.
 MORE = """
 settings.put("session.timeout.ms", 6000);
 settings.put("statestore.cache.max.bytes", 0);
@@ -40,7 +40,7 @@ WORDS = ["a", "b", "c", "d", "e", "f", "g"]
 
 @pytest.fixture
 def program(broker: KrappyServer, tmp_path: Path) -> Iterator[Program]:
-    """The page's, which has its state in `tmp_path/kafka-streams`. Not started."""
+    """The page's program, not started. It has its state in `tmp_path/kafka-streams`."""
     source = tmp_path / "Counts.java"
     source.write_text(CLASS % shown("Counts", broker).replace("StreamsBuilder builder", MORE))
     command = jvm("streams", "Counts", options=[f"-Djava.io.tmpdir={tmp_path}"], path=str(tmp_path))

@@ -19,7 +19,7 @@ WRITER = Confluent()
 
 
 def history(rounds: int = 5, keys: int = 12, partitions: int = 2) -> list[Message]:
-    """Every key several times, one of three deleted at last."""
+    """Every key several times; at last one key of three is deleted."""
     found = []
     for number in range(rounds):
         for key in range(keys):
@@ -30,7 +30,7 @@ def history(rounds: int = 5, keys: int = 12, partitions: int = 2) -> list[Messag
 
 
 def write(running: Server, topic: str) -> list[Message]:
-    """Writes the history; what is the latest of each key that lives, in the order of offsets."""
+    """Writes the history; returns the latest event of each key that lives, in the order of offsets."""
     sent = history()
     offsets = WRITER.produce(running.address, topic, sent, Sending())
     written = [message.at(offset) for message, offset in zip(sent, offsets, strict=True)]
@@ -54,7 +54,7 @@ def test_what_a_kafka_client_wrote_is_looked_up_at_once(client: Client, running:
             assert (entry.value, entry.offset) == (b"v%d" % number, offset)
 
 
-# kafka-python lets no name with an @ leave it.
+# kafka-python refuses names with an @.
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("kcat", "kafka-python")])
 def test_latest_is_one_event_of_each_key_with_its_own_offset(
     name: str, get_client: GetClient, running: Server, new_topic: NewTopic

@@ -1,4 +1,4 @@
-"""Compaction as a consumer sees it, very many topics, topics that come by themselves."""
+"""Compaction as a consumer sees it, very many topics, topics that their first producer makes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MANY = 1000 if tools.WANTED else 200  # make compat: all of them
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One that looks for what it can clean several times a second."""
+    """A server that looks several times a second for what it can clean."""
     found = server(tmp_path_factory.mktemp(UNDER_TEST), retention_check_ms=200)
     try:
         found.start()
@@ -33,7 +33,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def read_all(running: Server, topic: str) -> list[Message]:
-    """From the beginning to the end that there is now."""
+    """All messages from the beginning to the current end."""
     consumer = Consumer({"bootstrap.servers": running.address, "group.id": "x", "enable.partition.eof": True})
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     found = []

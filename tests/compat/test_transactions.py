@@ -1,4 +1,4 @@
-"""Transactions: all or nothing, for every client that has them and in the eyes of every client."""
+"""Transactions: all or nothing, for every client that has them, and as every client reads them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_only_what_was_committed_is_seen(
 def test_who_knows_it_gets_the_next_epoch_with_each_end(
     name: str, epoch: int, get_client: GetClient, running: Server, new_topic: NewTopic
 ) -> None:
-    """KIP-890. Each of two producers takes an epoch when it begins."""
+    """KIP-890. Each of the two producers takes an epoch when it begins."""
     client, topic, ours = get_client(name), new_topic(partitions=2), new_id()
     for mark in ("first", "second"):
         client.produce(running.address, topic, some(mark), Sending(transactional_id=ours))

@@ -1,10 +1,10 @@
 """The tools that the scenarios need beyond Python's packages: what is there, and how it is fetched.
 
-They are used when `KRAPPY_COMPAT=1` says so, as `make compat` does: the suite that always runs needs none of them.
+They are used only if `KRAPPY_COMPAT=1` is set, as `make compat` does: the suite that always runs needs none of them.
 
 `python -m tests.compat.tools` fetches kafkajs by npm and Java's jars by Maven into `.cache/compat`, and compiles the
-Java agent. With `--programs`, as `make compat` runs it, it also fetches what was written for Kafka: more jars, and
-Python packages by pip. It says what it could not do, and the scenarios skip with that reason.
+Java agent. With `--programs`, as `make compat` runs it, it also fetches programs that were written for Kafka: more
+jars, and Python packages by pip. It says what it could not fetch, and the scenarios are skipped with that reason.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PACKAGES: tuple[Packages, ...] = ("streams", "delta", "sslyze")  # python/*.txt:
 
 
 class Missing(Exception):
-    """A tool is not there; says which and what to do."""
+    """A tool is not there; says which one, and what to do."""
 
 
 def wanted(what: str) -> None:
@@ -38,7 +38,7 @@ def wanted(what: str) -> None:
 
 
 def kcat() -> str:
-    """Its path. Raises Missing."""
+    """The path of kcat. Raises Missing."""
     return _tool("kcat", "Debian's and Homebrew's package is called kcat")
 
 
@@ -60,7 +60,7 @@ def java(profile: Profile) -> tuple[str, str]:
 
 
 def java_agent(profile: Profile) -> tuple[str, str]:
-    """The same, when the agent has been compiled."""
+    """Java's path, and the class path, when the agent has been compiled. Raises Missing."""
     found = java(profile)
     if not (CACHE / "java" / "classes" / "Agent.class").exists():
         raise Missing("the Java agent is not compiled: make compat does it")
@@ -170,7 +170,7 @@ def fetch_python(packages: Packages) -> None:
 
 
 def compile_agent() -> None:
-    """javac, against the older client, so that one program runs with both. Raises Missing."""
+    """Compiles the agent against the older client, so that one program runs with both. Raises Missing."""
     javac("clients3", HERE / "java" / "Agent.java", CACHE / "java" / "classes")
 
 

@@ -52,7 +52,7 @@ class Agent:
         self._lines.put("")
 
     def ask(self, operation: str, **arguments: object) -> Any:
-        """Raises Refused with what the client's exception says."""
+        """Asks the process for an operation. Raises Refused with what the client's exception says."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"op": operation, **arguments}) + "\n")
         self._process.stdin.flush()
@@ -70,7 +70,7 @@ class Agent:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-30:])
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Sends SIGKILL."""
         self._process.kill()
         self._process.wait()
 

@@ -1,4 +1,5 @@
-"""aiokafka: Kafka's protocol in Python, on asyncio. One event loop in a thread of its own serves all of a test's."""
+"""aiokafka: Kafka's protocol in Python, on asyncio. One event loop, in a thread of its own, serves all clients of a
+test."""
 
 from __future__ import annotations
 

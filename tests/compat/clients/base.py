@@ -57,7 +57,7 @@ class Member(Protocol):
         """What has arrived within a few hundred milliseconds; drives the client's group work too."""
 
     def assignment(self) -> set[tuple[str, int]]:
-        """The (topic, partition) that it holds now."""
+        """The (topic, partition) pairs that it holds now."""
 
     def commit(self) -> None:
         """Its position becomes the group's."""
@@ -78,7 +78,7 @@ class Client(Protocol):
     protocol848: bool
 
     def produce(self, address: str, topic: str, messages: Sequence[Message], sending: Sending) -> list[int]:
-        """Sends in order and waits; the offsets (empty with acks=0)."""
+        """Sends in order and waits; returns the offsets (empty with acks=0)."""
 
     def consume(self, address: str, topic: str, count: int, isolation: Isolation = "read_uncommitted") -> list[Message]:
         """The first `count` messages of all partitions together, without a group where the client can."""
@@ -99,7 +99,7 @@ class Client(Protocol):
 
 
 def by_partition(messages: Sequence[Message]) -> dict[int, list[Message]]:
-    """Each partition's, in the order given."""
+    """The messages of each partition, in the order given."""
     found: dict[int, list[Message]] = {}
     for message in messages:
         found.setdefault(message.partition, []).append(message)

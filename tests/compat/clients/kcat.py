@@ -22,7 +22,7 @@ FORMAT = "%p %o %T %K %S\n%k%s\n"
 
 
 def parse(output: bytes) -> list[Message]:
-    """What `-f FORMAT` printed: no headers, which kcat prints as text."""
+    """The messages that `-f FORMAT` printed: without headers, which kcat prints as text."""
     found, at = [], 0
     while at < len(output):
         line, _, _ = output[at:].partition(b"\n")
@@ -55,8 +55,8 @@ class Kcat:
         return done.stdout
 
     def produce(self, address: str, topic: str, messages: Sequence[Message], sending: Sending) -> list[int]:
-        """Keys and values without a tab or a newline; the same headers for all. kcat does not tell offsets: the end
-        of the partition before is asked for, which suits a topic that nobody else writes to."""
+        """Keys and values may have no tab and no newline; all messages have the same headers. kcat does not tell
+        offsets, so the end of the partition is asked for before: that suits a topic that nobody else writes to."""
         offsets: dict[int, int] = {}
         for partition, some in by_partition(messages).items():
             offsets[partition] = self._end(address, topic, partition)
@@ -81,7 +81,7 @@ class Kcat:
             out = self._run(address, ["-Q", "-t", f"{topic}:{partition}:-1"])
         except Refused as refused:
             if "unknownpartition" in refused.reason:
-                return 0  # the topic comes with its first event
+                return 0  # its first event makes the topic
             raise
         return int(out.decode().strip().rsplit(" ", 1)[1])
 
