@@ -21,7 +21,8 @@ from tests.served import BROKERS, serving
 
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """One broker for all tests of a module (of several the first), each of which uses topics and groups of its own."""
+    """One broker for all tests of a module, each of which uses topics and groups of its own; in a cluster it is the
+    first broker."""
     folder: Path = tmp_path_factory.mktemp("console")
     settings: dict[str, Any] = {"group_initial_rebalance_delay_ms": 0}
     if BROKERS > 1:

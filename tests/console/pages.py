@@ -12,8 +12,9 @@ from krappy.testing.running import RunningBroker
 from tests.process import krappy
 
 SLOW = 60_000  # ms: a busy machine is no fault of the page
-# What Chromium is not to do. The pages that its address bar opens in each window, although nobody sees it, took a third
-# of the CPU time of these tests. Chromium takes the last such list alone, so what Playwright's has is here, too.
+# Features of Chromium that are turned off. The pages that its address bar opens in each window, although nobody sees
+# them, took a third of the CPU time of these tests. Chromium uses only the last such list, so Playwright's list is
+# here, too.
 UNWANTED = (
     "WebUIOmniboxPopup",
     "WebUIOmniboxAimPopup",
@@ -55,12 +56,12 @@ def rows(page: Page, label: str) -> Locator:
 
 
 def is_live(page: Page) -> None:
-    """Waits until a live view has begun."""
+    """Returns once a live view has begun."""
     expect(page.get_by_role("status").filter(has_text=re.compile("^Live"))).to_be_visible()
 
 
 def run_command(text: str) -> str:
-    """What a command that was copied from a page prints, run as a shell would."""
+    """What a command prints that was copied from a page. It is run as a shell would run it."""
     program, *arguments = shlex.split(text)
     assert program == "krappy"
     done = krappy(*arguments)

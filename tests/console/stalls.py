@@ -30,7 +30,7 @@ MANY = 5000  # entries of the table that is scanned
 
 
 class Longest(trio.abc.Instrument):
-    """The longest step since `clear`, and whose it was."""
+    """The longest step since `clear`, and the task whose step it was."""
 
     def __init__(self) -> None:
         self.began = 0.0
@@ -113,7 +113,7 @@ def main() -> None:
     ):
         client.get("/healthz")  # the console is imported
         fill(broker, given.topics)
-        gc.freeze()  # as `krappy serve` does; and here the client's objects are the broker's too
+        gc.freeze()  # as `krappy serve` does; here the client's objects are in the broker's process, too
         gc.set_threshold(50_000, 20, 50)
         assert added, "the broker reported nothing that the instrument could be added at"
         for name, request in requests().items():

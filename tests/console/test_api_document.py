@@ -25,7 +25,7 @@ def examples(document: Path) -> list[str]:
 
 
 def asked(example: str) -> tuple[dict[str, Any], bool]:
-    """What curl would ask, for httpx; and whether the answer has no end."""
+    """The request that curl would send, for httpx; and whether its answer has no end."""
     words = shlex.split(example)[1:]
     options: dict[str, list[str]] = {}
     places: list[str] = []

@@ -1,4 +1,4 @@
-"""Live views of partitions that other brokers lead, whose brokers are slow."""
+"""Live views of partitions that other brokers lead, when those brokers are slow."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ WAIT_S = 0.3
 
 
 def test_what_a_tail_waits_for_another_broker_is_not_of_this_ones_time() -> None:
-    """All live views share a small part of that: else they stood still for half a minute when another broker stood
-    still for a second."""
+    """All live views share a small part of this broker's time. If waiting counted, they would stand still for half a
+    minute when another broker stood still for a second."""
     data = batch.encode([b"k"], [b"v"], timestamps=1)
     spent, sent = list[float](), list[str]()
 

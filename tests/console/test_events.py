@@ -156,7 +156,7 @@ def test_an_event_is_published_on_a_condition(web: Web) -> None:
 
 
 def test_an_empty_key_is_a_key(web: Web) -> None:
-    """Zero bytes: everywhere another thing than no key."""
+    """A key of zero bytes is everywhere another thing than no key."""
     path = web.topic("empty-keys")
     with web.live(f"{path}/tail", key="") as tail, web.live(f"{path}/watch") as watch:
         next(tail), next(watch)

@@ -215,7 +215,8 @@ def running(data: Path) -> Iterator[Web]:
 
 
 def test_a_log_that_could_not_be_synced_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes no more events until the next start, so the probe says it, and the metrics how many such."""
+    """The log takes no more events until the next start. So the probe says it, and the metrics say how many such logs
+    there are."""
 
     def refuse(*_: Any) -> None:
         raise OSError(errno.EIO, "Input/output error")
@@ -240,7 +241,7 @@ def test_a_log_that_could_not_be_synced_is_told(tmp_path: Path, monkeypatch: pyt
 def test_tables_that_take_no_events_are_told_until_they_are_open_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any refusal of the disk but a lack of room: RocksDB takes no more writes until it is opened anew."""
+    """After any refusal of the disk but a lack of room, RocksDB takes no more writes until it is opened anew."""
 
     def refuse(views: Views, *_: Any) -> None:
         raise views._refusal("writing a view", Exception("IO error: injected"))

@@ -1,4 +1,4 @@
-"""The hour of figures that the broker keeps: what is in it, its bounds, and that it needs nobody to look."""
+"""The hour of figures that the broker keeps: what is in it, its bounds, and that it is kept even if nobody looks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_point_is_what_changed_since_the_reading_before() -> None:
 
 
 def test_a_reading_while_the_broker_ends_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its tables are closed by then; the task that reads goes on until it is cancelled."""
+    """The broker's tables are closed by then; the task that reads goes on until it is cancelled."""
     monkeypatch.setattr(history_module, "EVERY_SECONDS", 0.001)
     numbers = ServerNumbers({}, 0, 0, {}, {}, 0, 0, 0, 0, 0, None, None)
     server: Any = SimpleNamespace(measure=lambda: numbers, request_times=lambda: iter(()))

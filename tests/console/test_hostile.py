@@ -1,4 +1,4 @@
-"""What people and programs may put into events, and send: nothing of it may hurt the broker or a page."""
+"""Whatever people and programs put into events, and send, must not hurt the broker or a page."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def test_json_with_line_ends_between_its_parts_stays_one_event(web: Web) -> None
 
 
 def test_slow_bodies_keep_nobody_waiting(web: Web, console: RunningBroker) -> None:
-    """More of them than are worked on at a time, and each waits for the rest of its body."""
+    """There are more of them than are worked on at a time, and each waits for the rest of its body."""
     host, _, port = console.http_address.rpartition(":")
     head = f"POST /api/v1/topics HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{HALF}"
     with contextlib.ExitStack() as stack:
         slow = [stack.enter_context(socket.create_connection((host, int(port)), 60)) for _ in range(2 * TOGETHER)]
         for sock in slow:
             sock.sendall(head.encode())
-            assert sock.recv(65536).startswith(b"HTTP/1.1 100")  # its body is waited for
+            assert sock.recv(65536).startswith(b"HTTP/1.1 100")  # the broker waits for its body
         web.topic("quick")
         for sock in slow:
             sock.sendall(b"x" * 100)
@@ -94,7 +94,7 @@ def test_bodies_have_their_share_of_memory(web: Web, monkeypatch: pytest.MonkeyP
         patch.setattr(api_module, "MAX_BODIES", 2000)
         refused = web.post(f"{path}/events", {"value": "x" * 2000}, status=503)
         assert refused["code"] == "THROTTLING_QUOTA_EXCEEDED"
-        for _ in range(5):  # what a request took is free again with its answer, whatever that is
+        for _ in range(5):  # what a request took is free again after its answer, whichever answer it is
             web.publish(path, None, "x" * 500)
             web.post(f"{path}/events", {"nothing": "x" * 500}, status=400)
 
@@ -145,7 +145,7 @@ def test_a_body_that_is_too_large_or_no_json_is_refused(web: Web) -> None:
 
 
 def test_many_topics_are_listed_a_page_at_a_time(web: Web, console: RunningBroker) -> None:
-    """Some hundred here; the list works on names alone, and describes only a page of them."""
+    """Here are some hundred topics. The list works on names alone, and describes only one page of them."""
     with console.connect() as client:
         for number in range(150):
             client.create_topic(f"crowd-{number:05}", if_absent=True)

@@ -1,4 +1,4 @@
-"""Batches that open to much: pages of events and tails open them in a thread."""
+"""Batches that open to much: pages of events and tails open these batches in a thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHORT = {"value_bytes": 10, "limit": 100}
 
 
 def publish(console: RunningBroker, topic: str) -> int:
-    """All kinds of large batches; how many events."""
+    """Publishes large batches of all kinds; returns how many events they have."""
     made = [make(codecs.ZSTD) for make in LARGE]
     with Peer(console.address) as peer:
         producer = peer.producer(topic).handle
@@ -60,7 +60,7 @@ def test_tails_of_large_batches(web: Web, console: RunningBroker, opened: list[i
             shown += len(told.data["events"])
             if told.data["events"][-1]["offset"] == count:
                 break
-        assert shown + skipped == 1 + 1 + 445  # of the zeros, of the records, and the last
+        assert shown + skipped == 1 + 1 + 445  # events of the zeros and of the records, and the last event
         for told in every:
             if told.event == "events" and told.data["events"][-1]["offset"] == count:
                 break

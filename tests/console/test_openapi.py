@@ -68,7 +68,7 @@ def schema(console: RunningBroker, web: Web) -> Any:
 
 @pytest.mark.parametrize("name", [each.name for each in OPERATIONS if not each.live])
 def test_answers_are_as_the_document_says(schema: Any, console: RunningBroker, name: str) -> None:
-    """What schemathesis makes of each operation, over a real socket; the same each time."""
+    """The requests that schemathesis makes of each operation, over a real socket; they are the same each time."""
     operation = next(
         found.ok() for found in schema.get_all_operations() if found.ok().definition.raw["operationId"] == name
     )
@@ -86,7 +86,7 @@ def test_answers_are_as_the_document_says(schema: Any, console: RunningBroker, n
         if "topic" in case.path_parameters:
             case.path_parameters["topic"] = TOPIC
         if isinstance(case.body, dict) and isinstance(case.body.get("partitions"), int):
-            case.body["partitions"] = min(case.body["partitions"], 3)  # it may be 100,000, which takes its time
+            case.body["partitions"] = min(case.body["partitions"], 3)  # 100,000 partitions would take their time
         case.call_and_validate(base_url=f"http://{console.http_address}", headers=CHANGES, checks=CHECKS, timeout=60.0)
 
     ask()
@@ -108,7 +108,7 @@ class Stub:
         return None
 
     def report(self, event: str, **facts: object) -> None:
-        """Nobody reads it."""
+        """Drops the event."""
 
 
 def routes_of(app: App) -> list[Route]:

@@ -26,7 +26,7 @@ HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>
 
 @pytest.fixture(scope="module")
 def loaded(console: RunningBroker) -> RunningBroker:
-    """Flights by aircraft, a group that has read a little, and values that mean no good."""
+    """Flights by aircraft, a group that has read a little, and hostile values."""
     names, *rows = islice(flights.rows(flights.find_file()), FLIGHTS + 1)
     keys = [row[names.index("tailnum")] or "none" for row in rows]
     with blocking.connect(console.address) as client:
@@ -56,7 +56,7 @@ def test_the_overview(page: Page, loaded: RunningBroker) -> None:
 
 
 def test_a_published_event_is_seen_in_the_tail(page: Page, loaded: RunningBroker, context: BrowserContext) -> None:
-    """By the form's own view of what arrives, and by a tail that was open in another tab."""
+    """By the form's own view of what arrives, and by a tail that was already open in another tab."""
     visit(page, loaded, "#/topics/flights/stream")
     expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
     form = context.new_page()
@@ -173,7 +173,7 @@ PICTURED = PAGES[:6]
 
 @pytest.mark.parametrize("scheme", some(["light", "dark"], 2))
 def test_everybody_can_use_them(browser: Browser, loaded: RunningBroker, scheme: Any) -> None:
-    """axe-core finds nothing serious; and, on the way, pictures for the README when they are asked for."""
+    """axe-core finds nothing serious. If pictures for the README are asked for, they are made on the way."""
     made = browser.new_context(viewport=WIDE, color_scheme=scheme)
     opened = made.new_page()
     opened.set_default_timeout(SLOW)

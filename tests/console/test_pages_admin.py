@@ -1,4 +1,4 @@
-"""Topics, settings, partitions, groups and logging in, by the pages; and lists that are long."""
+"""Topics, settings, partitions, groups and logging in, by the pages; and long lists."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]
 
 
 def test_many_topics_and_groups(page: Page, crowded: RunningBroker) -> None:
-    """A page of them is drawn, whatever there is; the broker filters."""
+    """One page of them is drawn, however many there are; the broker filters."""
     for place, what in (("topics", "topic"), ("groups", "group")):
         visit(page, crowded, f"#/{place}")
         table = rows(page, place.capitalize())

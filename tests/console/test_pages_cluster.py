@@ -1,4 +1,4 @@
-"""The page of a cluster in a real browser, while a broker of three dies and comes back; and of a broker alone."""
+"""The page of a cluster, in a real browser, while a broker of three dies and comes back; and that of a broker alone."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_broker_dies_and_comes_back(page: Page, cluster: ClusterProcesses) -> 
 
 
 def test_a_damaged_replica(page: Page, cluster: ClusterProcesses) -> None:
-    """There is no other, so it stays."""
+    """There is no other replica, so the damaged one stays."""
     cluster.admin.create_topics([NewTopic("alone", 1, 1)])["alone"].result(30)
     cluster.until_in_sync("alone")
     with blocking.connect(cluster.native) as client:

@@ -1,4 +1,5 @@
-"""Keys, values and events in the pages: as a table that is live, published, looked at whole, and meaning no good."""
+"""Keys, values and events in the pages: a live table, publishing, looking at an event as a whole, and
+hostile values."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def pick(page: Page, label: str, value: str) -> None:
 
 
 def test_a_table_follows_what_happens(page: Page, console: RunningBroker, web: Web) -> None:
-    """Changes and tombstones are marked where they stand; what is new is counted, or comes behind the last row."""
+    """Changes and tombstones are marked in their rows; what is new is counted, or comes behind the last row."""
     path = web.topic("followed")
     for at in range(5):
         web.publish(path, f"k{at}", "old")
@@ -117,7 +118,7 @@ def test_a_table_is_paged_both_ways(page: Page, console: RunningBroker, web: Web
 
 
 def test_an_empty_key_is_a_key(page: Page, console: RunningBroker, web: Web) -> None:
-    """Published, looked up, filtered by, and its history shown; no key at all is something else."""
+    """It is published, looked up, filtered by, and its history is shown. No key at all is something else."""
     web.topic("zero")
     visit(page, console, "#/topics/zero/publish")
     is_live(page)
@@ -239,7 +240,7 @@ def test_an_event_in_every_form(page: Page, console: RunningBroker, web: Web) ->
 
 
 def test_a_command_is_not_shown_before_it_is_whole(page: Page, console: RunningBroker, web: Web) -> None:
-    """Who copies it at once would ask another broker, or none."""
+    """Whoever copies the command at once would ask another broker, or none."""
     web.publish(web.topic("commanded"), "k", "v")
     held: list[Route] = []
     holding = True
@@ -251,7 +252,7 @@ def test_a_command_is_not_shown_before_it_is_whole(page: Page, console: RunningB
     holding = False
     for route in held:
         route.continue_()
-    [own, *_] = console.address.split(",")  # of several brokers, each tells of itself
+    [own, *_] = console.address.split(",")  # each broker of a cluster tells of itself
     expect(page.get_by_label("Read its key")).to_contain_text(f"--address {own} ")
 
 
@@ -282,7 +283,7 @@ def test_hostile_text_everywhere(page: Page, console: RunningBroker, web: Web) -
 
 
 def test_large_and_deep_values(page: Page, console: RunningBroker, web: Web) -> None:
-    """They are cut, with a way to see all; what is not looked at is not made."""
+    """Such values are cut, and can be shown as a whole; what is not looked at is not made."""
     path = web.topic("heavy")
     web.publish(path, "large", "x" * LARGE)
     web.publish(path, "deep", "[" * DEEP + "]" * DEEP)
@@ -304,7 +305,8 @@ def test_large_and_deep_values(page: Page, console: RunningBroker, web: Web) -> 
 
 
 def test_fields_of_json_become_columns(page: Page, console: RunningBroker, web: Web) -> None:
-    """Chosen among those that are there, kept in the address, with every digit; for the stream and for the table."""
+    """Columns are chosen among those that are there, are kept in the address, and show every digit; in the stream and
+    in the table."""
     path = web.topic("readings")
     web.publish(
         path, "s1", '{"id": 12345678901234567890, "at": {"room": "kitchen"}, "ok": true, "long": "' + "x" * 3000 + '"}'
@@ -324,7 +326,7 @@ def test_fields_of_json_become_columns(page: Page, console: RunningBroker, web: 
         expect(region.get_by_role("columnheader", name="at.room")).to_be_visible()
         expect(region.get_by_role("columnheader", name="Value")).to_have_count(0)
         first = rows(page, label).filter(has_text="s1")
-        expect(first.get_by_role("cell", name="kitchen")).to_be_visible()  # though its value is cut in a list
+        expect(first.get_by_role("cell", name="kitchen")).to_be_visible()  # though the value itself is cut in a list
         expect(first.get_by_role("cell", name="12345678901234567890")).to_be_visible()
         expect(rows(page, label).filter(has_text="s2").get_by_role("cell", name="<b>hall</b>")).to_be_visible()
         expect(rows(page, label).filter(has_text="s3")).to_contain_text("no JSON")

@@ -1,4 +1,4 @@
-"""The charts begin with what the broker has kept, in a real browser that has just been opened."""
+"""The charts begin with what the broker has kept, in a browser that has just been opened."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
             kept = f"http://{broker.http_address}/api/v1/history/groups?group=behind"
 
             def points() -> int:
-                """Of the group, which was not there at first."""
+                """How many points there are of the group, which did not exist at first."""
                 series = [each["lags"] for each in httpx.get(kept, trust_env=False, timeout=60).json()["groups"]]
                 return sum(lag is not None for lags in series for lag in lags)
 
@@ -51,7 +51,7 @@ def test_the_overview_begins_with_the_past(page: Page, past: RunningBroker) -> N
     expect(page.get_by_role("img", name=re.compile("^Lag: groups 2, "))).to_be_visible()
     wait_until(lambda: drawn(page, "^Lag: ") > 20, "the points of before are drawn")
     page.get_by_role("button", name="1 h").click()
-    expect(page.get_by_text(re.compile(r"^[0-9]+ s ago$")).first).to_be_visible()  # no wider than what there is
+    expect(page.get_by_text(re.compile(r"^[0-9]+ s ago$")).first).to_be_visible()  # no wider than the data
     page.get_by_role("link", name="Topics").first.click()
     page.get_by_role("link", name="Overview").first.click()
     expect(page.get_by_role("button", name="1 h")).to_have_attribute("aria-pressed", "true")

@@ -1,4 +1,4 @@
-"""The stream of a topic: jumping, filtering, pausing, skipping; pages both ways; and all of it by keyboard."""
+"""The stream of a topic: jumping, filtering, pausing, skipping, pages both ways; and all of it by keyboard."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_nothing_is_heard_once_it_is_paused(page: Page, console: RunningBroker, 
     """)
     visit(page, console, f"#/topics/heard-{kind}/{kind}")
     is_live(page)
-    # A task later: by then an event may have come, but no frame is drawn yet.
+    # The next task of the page: by then an event may have come, but no frame is drawn yet.
     open_after = page.get_by_role("button", name="Pause").evaluate("""async (button) => {
         button.click();
         await new Promise((done) => setTimeout(done));

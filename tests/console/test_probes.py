@@ -26,7 +26,7 @@ def asked(address: str, path: str, method: str = "GET") -> tuple[int, str]:
 
 
 def test_it_answers_the_probes_alone(tmp_path: Path) -> None:
-    """Where the console has users, and without a console."""
+    """Where the console has users, and where there is no console."""
     users = users_dir(tmp_path / "users", ada="secret")
     for http in ({"listen_http": "SASL_PLAINTEXT://127.0.0.1:0", "users_dir": users, **ADMIN}, {}):
         health = f"127.0.0.1:{free_ports(1)[0]}"

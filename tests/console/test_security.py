@@ -211,7 +211,7 @@ def test_our_own_pages_may(web: Web, console: RunningBroker) -> None:
 
 
 def test_a_form_of_another_site_changes_nothing(web: Web) -> None:
-    """What a form can send: no header of ours, and no JSON."""
+    """The form sends what forms can send: none of our headers, and no JSON."""
     plain = web.client.post(api("/topics"), content=b'{"name":"form"}', headers={"Content-Type": "text/plain"})
     assert (plain.status_code, plain.json()["code"]) == (403, "HEADER_MISSING")
     typed = web.client.post(
@@ -258,7 +258,7 @@ def test_every_answer_is_hardened(web: Web, path: str) -> None:
     assert headers["referrer-policy"] == "no-referrer"
     assert headers["cross-origin-resource-policy"] == "same-origin"
     assert "server" not in headers
-    page = path in {"/", "/favicon.svg"}  # kept by the browser, which asks each time whether it has changed
+    page = path in {"/", "/favicon.svg"}  # the browser keeps it, and asks each time whether it has changed
     assert headers["cache-control"] == ("no-cache" if page else "no-store")
 
 
@@ -318,7 +318,7 @@ def test_a_cookie_header_is_read_in_one_pass(piece: str) -> None:
 
 
 def test_cookies_are_those_of_the_rfc() -> None:
-    """RFC 6265, section 5.4; a browser sends the one with the longest path first."""
+    """RFC 6265, section 5.4: a browser sends the cookie with the longest path first."""
     found = read_cookies({"cookie": f"a=1; {COOKIE}=x.y; b; {COOKIE}=later;c = 3"}, "http")
     assert (found["a"], found[COOKIE], found["b"], found["c"]) == ("1", "x.y", "", "3")
     assert read_cookies({}, "http") == {"": ""}

@@ -23,7 +23,7 @@ from tests.served import BROKERS, alone
 
 
 class Steps(trio.abc.Instrument):
-    """How often any task had its turn."""
+    """How many turns all tasks together had."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -45,7 +45,8 @@ def test_an_answer_is_encoded_item_by_item(monkeypatch: pytest.MonkeyPatch, bina
 
 
 def test_a_page_of_the_table_is_trimmed_while_it_is_read() -> None:
-    """What is kept of all partitions read so far is one page, and is all that there is up to where it was cut."""
+    """What is kept of all partitions read so far is one page. It is all that there is up to the key where
+    it was cut."""
     found: list[tuple[bytes, int, bytes]] = []
     cut = None
     for index in range(100):
@@ -54,7 +55,7 @@ def test_a_page_of_the_table_is_trimmed_while_it_is_read() -> None:
         assert sum(len(entry) for _, _, entry in found) <= MAX_PAGE
     assert [each[:2] for each in found] == [(b"0", index) for index in range(4)]
     assert cut == (b"0", 3)
-    assert _trim([(b"k", 0, bytes(2 * MAX_PAGE))], 1, None) is None  # a single one, however large
+    assert _trim([(b"k", 0, bytes(2 * MAX_PAGE))], 1, None) is None  # a single entry, however large it is
 
 
 def test_bodies_have_bounds_and_many_small_parts_a_lower_one(web: Web) -> None:
@@ -86,7 +87,7 @@ def test_bodies_have_bounds_and_many_small_parts_a_lower_one(web: Web) -> None:
 
 
 def test_pages_of_large_values_are_bounded_over_all_partitions(web: Web, console: RunningBroker) -> None:
-    """Each of twenty partitions has one of 900 kB: a page has as many as fit, and pages together have all."""
+    """Each of twenty partitions has a value of 900 kB: a page has as many as fit, and the pages together have all."""
     count, size = 20, 900_000
     path = web.topic("wide", count)
     with console.connect() as client, client.producer("wide") as producer:
@@ -121,7 +122,7 @@ FULL = b",".join(b'"%d":1' % number for number in range(200_000))[: MAX_EVENT - 
 @alone
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_large_body_of_many_fields_ends_at_the_first_that_is_unknown(web: Web, packed: bool) -> None:
-    """Each would be an object: 2 MB of them took 0.1 s of everybody's time."""
+    """Each field would be an object: 2 MB of them took 0.1 s of everybody's time."""
     path = web.topic(f"fields-{packed}")
     fields = {f"{number}": 1 for number in range(200_000)}
     content = msgspec.msgpack.encode(fields) if packed else b"{%b}" % FULL
@@ -172,7 +173,7 @@ def test_lists_and_names_have_bounds(web: Web, method: str, path: str, body: Any
 
 
 def test_every_list_of_a_request_has_a_bound() -> None:
-    """Those in a query have that of the request's head."""
+    """The lists of a query have the bound of the request's head."""
     unbounded: list[str] = []
 
     def look(kind: Any, where: str) -> None:

@@ -14,7 +14,7 @@ from tests.console.web import Sent, Web, api, texts
 
 
 def values(sent: Iterator[Sent], count: int) -> list[str]:
-    """Those of the next events: they may come together, or one by one."""
+    """The values of the next `count` events, which may come together or one by one."""
     found: list[str] = []
     while len(found) < count:
         found += texts(next(sent).data["events"])
@@ -130,7 +130,7 @@ def test_a_watch_is_the_table_then_its_changes(web: Web) -> None:
         place = event.id
         web.publish(path, "b", "still not")
         web.publish(path, "a1", None)
-        change = next(each for each in sent if each.data["entries"])  # without, they tell how far it is
+        change = next(each for each in sent if each.data["entries"])  # other changes only tell how far the watch is
         assert (change.event, change.data["lag"]) == ("changes", 0)
         assert [(each["key"]["data"], each["state"]) for each in change.data["entries"]] == [("a1", "deleted")]
     web.publish(path, "a3", "3")
@@ -164,7 +164,7 @@ def test_a_live_view_as_msgpack(web: Web, view: str) -> None:
 
 
 def test_partitions_that_are_added_are_seen(web: Web) -> None:
-    """By who watches all of them; who has chosen some goes on with those."""
+    """Whoever watches all partitions sees them; whoever has chosen some goes on with those."""
     path = web.topic("growing", 1)
     with (
         web.live(f"{path}/tail") as tail,
@@ -194,7 +194,7 @@ def test_partitions_that_are_added_are_seen(web: Web) -> None:
 
 @pytest.mark.parametrize("view", ["tail", "watch"])
 def test_a_view_does_not_go_on_in_another_topic_of_the_same_name(web: Web, view: str) -> None:
-    """A browser that lost its connection asks by the place that it had come to."""
+    """A browser that lost its connection asks from the place that it had come to."""
     path = web.topic(f"anew-{view}")
     web.publish(path, "k", "old")
     with web.live(f"{path}/{view}") as sent:

@@ -15,7 +15,7 @@ CHANGES = {"Krappy-Request": "1"}
 
 
 class Web:
-    """Short forms; each asserts that the answer has the status that is expected."""
+    """Short forms of requests; each asserts that the answer has the expected status."""
 
     def __init__(self, client: httpx.Client) -> None:
         self.client = client
@@ -23,7 +23,7 @@ class Web:
     def ask(
         self, method: str, path: str, *, status: int = 200, body: Any = None, headers: Any = None, **query: Any
     ) -> Any:
-        """The JSON of the answer."""
+        """Sends a request; returns the JSON of the answer."""
         sent = {**(CHANGES if method != "GET" else {}), **(headers or {})}
         options: dict[str, Any] = {} if body is None else {"json": body}
         answer = self.client.request(method, api(path), params=query or None, headers=sent, **options)
@@ -43,7 +43,7 @@ class Web:
         return self.ask("DELETE", path, status=status, **query)
 
     def topic(self, name: str, partitions: int = 1, **config: Any) -> str:
-        """Creates it; its path."""
+        """Creates a topic; returns its path."""
         config = {key.replace("_", "."): value for key, value in config.items()}
         self.post("/topics", {"name": name, "partitions": partitions, "config": config}, status=201)
         return f"/topics/{name}"
@@ -53,7 +53,8 @@ class Web:
         return self.post(f"{topic}/events", given, status=201)
 
     def pages(self, path: str, cursor: str, into: str, **query: Any) -> Iterator[Any]:
-        """Page after page: the `cursor` of one is the parameter `into` of the next; at the most a thousand."""
+        """Page after page, a thousand at the most: the `cursor` in one page is the parameter `into` of the next
+        request."""
         for _ in range(1000):
             page = self.get(path, **query)
             yield page
@@ -81,7 +82,7 @@ class Sent:
 
 
 def lines(pieces: Iterator[bytes]) -> Iterator[str]:
-    """As a browser reads them: only a line feed ends a line (U+2028 does not)."""
+    """The lines as a browser reads them: only a line feed ends a line (U+2028 does not)."""
     rest = b""
     for piece in pieces:
         *whole, rest = (rest + piece).split(b"\n")
@@ -89,7 +90,8 @@ def lines(pieces: Iterator[bytes]) -> Iterator[str]:
 
 
 def sent_events(received: Iterator[str]) -> Iterator[Sent]:
-    """Raises AssertionError when nothing comes for about a minute: the signs of life keep the client from giving up."""
+    """The events of a stream. Raises AssertionError when nothing comes for about a minute; without that check, the
+    signs of life would keep the client waiting."""
     fields: dict[str, str] = {}
     silent = 0
     for line in received:
@@ -111,5 +113,5 @@ def api(path: str) -> str:
 
 
 def texts(shown: list[Any], field: str = "value") -> list[Any]:
-    """The data of a field of events or entries."""
+    """The data of one field of events or entries."""
     return [None if each[field] is None else each[field]["data"] for each in shown]
