@@ -1,4 +1,4 @@
-"""Hostile batches: whatever the bytes, the readers agree with a plain one and only the declared errors leave them.
+"""Hostile batches: whatever the bytes are, the readers agree with a plain reader, and raise only the declared errors.
 
 `python tests/fuzz/test_batch_decoder.py --seconds 600` searches for as long as one likes, and prints the batch that
 breaks a rule.
@@ -43,7 +43,7 @@ class Refused(Exception):
 
 
 class Plain:
-    """Reads records as their definition says, one field after the other, looking before each step."""
+    """Reads records as they are defined, one field after the other, and looks before each step."""
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
@@ -121,7 +121,7 @@ def plainly(raw: bytes) -> list[Row]:
 
 
 def obey(raw: bytes) -> bool:
-    """Asserts every rule for one batch; whether it was accepted."""
+    """Asserts every rule for one batch; returns whether the batch was accepted."""
     try:
         wanted: list[Row] | None = plainly(raw)
     except (Refused, CorruptBatch, UnsupportedCompression):
@@ -164,7 +164,8 @@ def obey(raw: bytes) -> bool:
 
 
 def seal(raw: bytes | bytearray) -> bytes:
-    """With the length and the checksum that the bytes ask for, so that the readers behind them are reached."""
+    """The batch with the length and the checksum that its bytes need, so that the readers behind these checks are
+    reached."""
     raw = raw[:8] + struct.pack(">i", len(raw) - 12) + raw[12:]
     return bytes(raw[:17] + struct.pack(">I", crc32c(raw[21:])) + raw[21:])
 
@@ -206,7 +207,7 @@ def some_batch(chance: random.Random) -> bytes:
 
 
 def damage(raw: bytes, chance: random.Random) -> bytes:
-    """A few bytes changed, taken out, put in, or copied from elsewhere."""
+    """The batch with a few bytes changed, taken out, put in, or copied from elsewhere."""
     changed = bytearray(raw)
     for _ in range(chance.choice([1, 1, 1, 2, 5])):
         position = chance.randrange(16, len(changed)) if chance.random() < 0.2 else 0
@@ -249,7 +250,7 @@ def test_hostile_batches(seed: int) -> None:
     chance = random.Random(seed)
     stream = attempts(chance)
     outcomes = [obey(next(stream)) for _ in range(1500)]
-    assert 100 < sum(outcomes) < 1400  # both kinds were among them
+    assert 100 < sum(outcomes) < 1400  # some were accepted, and some were refused
 
 
 def main() -> int:

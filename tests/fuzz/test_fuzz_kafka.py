@@ -1,4 +1,4 @@
-"""Kafka's messages, mangled: only ProtocolError leaves the readers, and whatever is understood can be written again.
+"""Kafka's messages, mangled: the readers raise only ProtocolError, and whatever they understand can be written again.
 
 `python -m tests.fuzz.test_fuzz_kafka --seconds 600` searches for as long as one likes, and prints the bytes that break
 the rule.
@@ -35,7 +35,7 @@ INTERESTING = [
 
 @cache
 def seed(kind: Kind) -> bytes:
-    """The body of a message, not too long to hit where it hurts."""
+    """The body of a message, short enough that changes hit the fields that matter."""
     chance = random.Random(str(kind))
     return min((kind.encode(message(chance, kind.fields())) for _ in range(6)), key=lambda body: abs(len(body) - 150))
 
@@ -61,7 +61,8 @@ def mangled(chance: random.Random, data: bytearray) -> bytes:
 
 
 def understood(kind: Kind, body: bytes) -> bool:
-    """Reads, and writes what was read; the bytes may differ then (unknown tags are dropped) but not what they say."""
+    """Reads a body, and writes what was read. The bytes may differ then (unknown tags are dropped), but not what they
+    say."""
     try:
         found = kind.decode(body)
     except ProtocolError:
@@ -77,7 +78,7 @@ def test_mangled_messages() -> None:
     for number in range(ROUNDS):
         kind = KINDS[number % len(KINDS)]
         found += understood(kind, mangled(chance, bytearray(seed(kind))))
-    assert ROUNDS / 20 < found < ROUNDS * 0.9  # neither is all refused at once, nor is little mangled
+    assert ROUNDS / 20 < found < ROUNDS * 0.9  # not all is refused at once, and not too little is mangled
 
 
 def test_chance_bytes() -> None:

@@ -1,5 +1,5 @@
-"""Bytes that began as right ones: the examples of PROTOCOL.md, mangled. Only ProtocolError and InvalidRequest leave
-the readers of either side, and whatever is understood can be written again.
+"""Mangled examples of PROTOCOL.md: bytes that began as right ones. The readers of either side raise only ProtocolError
+and InvalidRequest, and whatever they understand can be written again.
 
 `python tests/fuzz/test_fuzz_wire.py --seconds 600` searches for as long as one likes, and prints the bytes that break
 the rule.
@@ -68,7 +68,7 @@ def mangled(chance: random.Random) -> bytes:
 
 
 def read(data: bytes) -> int:
-    """Reads as a broker and as a client; how many requests were understood."""
+    """Reads as a broker and as a client; returns how many requests were understood."""
     understood = 0
     reader = FrameReader(1 << 16)
     reader.feed(data)
@@ -93,7 +93,7 @@ def read(data: bytes) -> int:
 def test_mangled_examples() -> None:
     chance = random.Random(7)
     understood = sum(read(mangled(chance)) for _ in range(ROUNDS))
-    assert understood > ROUNDS / 20  # it is not all thrown out at the first byte
+    assert understood > ROUNDS / 20  # not everything is refused at the first byte
 
 
 def main() -> int:
