@@ -1,4 +1,4 @@
-"""A native client as bare as it gets: frames over a socket, no retries, nothing hidden. Not a client for users."""
+"""A native client with nothing around it: frames over a socket, no retries, nothing hidden. It is not for users."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from krappy.wire.messages import ANSWERS, Answer, Request, read_answer, read_err
 
 class Raw:
     def __init__(self, address: str, timeout: float = 20.0, source: str = "127.0.0.1") -> None:
-        """`source`: the address of this machine that it comes from."""
+        """`source`: the address of this machine from which it connects."""
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout, (source, 0))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -30,13 +30,13 @@ class Raw:
         self.socket.close()
 
     def send(self, request: Request) -> int:
-        """Sends a request; its id."""
+        """Sends a request; returns its id."""
         self._last += 1
         self.socket.sendall(request.frame(self._last))
         return self._last
 
     def receive(self, id: int) -> Any:
-        """The next answer with this id. Raises what the broker refused it with, EOFError at the end."""
+        """The next answer with this id. Raises the error that the broker answers, or EOFError at the end."""
         while not self._answers[id]:
             data = self.socket.recv(1 << 20)
             if not data:
@@ -67,7 +67,7 @@ def records(*pairs: tuple[bytes | None, bytes | None], **more: Any) -> bytes:
 
 
 def read_all(raw: Raw, topic: str, **more: Any) -> list[tuple[int, int, bytes | None, bytes | None]]:
-    """(partition, offset, key, value) of everything a reader is given until it is at the high watermarks."""
+    """(partition, offset, key, value) of every event that a reader is given, until it is at the high watermarks."""
     registered = raw.call(m.ConsumerRegistration([topic], **more))
     left = {(t, p): end for t, p, end in registered.ends}
     for t, p, position in registered.positions:

@@ -47,8 +47,8 @@ def resolved(value: Any) -> Later[Any]:
 
 
 class Partition:
-    """What publishing and lookups ask of a partition. Its view has a key `kN` at the offset N, and is behind at first
-    if it is `late`."""
+    """What publishing and lookups ask of a partition. Its view has a key `kN` at the offset N. If it is `late`, the
+    view is behind at first."""
 
     is_sure = True
 
@@ -97,7 +97,7 @@ class Topic:
 
 
 class Access:
-    """`topics`: those that there are. `takes`: whether a new one may be made."""
+    """`topics`: those that exist. `takes`: whether a new one may be made."""
 
     def __init__(self, *topics: Topic, takes: bool = True) -> None:
         self.there = {topic.name: topic for topic in topics}
@@ -282,7 +282,7 @@ class Member:
         self.closed = False
 
     def check(self) -> None:
-        """Its group is here."""
+        """The group is here."""
 
     def ack(self, ranges: Sequence[Any]) -> Later[None]:
         self.settled.append(("ack", len(ranges)))
@@ -350,7 +350,7 @@ def test_what_is_unregistered_is_closed_once() -> None:
 def test_api_versions_checks_the_software_from_the_version_on_that_names_it(
     name: str, number: str, version: int, code: int
 ) -> None:
-    served = set(kafka.registry().served)  # all modules of handlers are loaded by then
+    served = set(kafka.registry().served)  # all modules of handlers are loaded by now
     session = kafka_session(broker(Access()))
     request = {"client_software_name": name, "client_software_version": number}
     answer = api_versions.api_versions(session, request, version)

@@ -1,4 +1,4 @@
-"""Snapshots and reads by columns over bare frames: pages, limits, who leaves, and hostile input."""
+"""Snapshots and reads by columns over bare frames: pages, limits, clients that leave, and hostile input."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_fewer_columns_are_fewer_bytes(raw: Raw) -> None:
 def test_a_snapshot_outlives_the_connection_that_took_it(address: str, raw: Raw) -> None:
     with Raw(address) as other:
         opened = other.call(m.OpenSnapshot("t", ttl_ms=600_000))
-        other.send(m.ReadSnapshot(opened.snapshot, 0, max_bytes=8 << 20))  # and leaves without the answer
+        other.send(m.ReadSnapshot(opened.snapshot, 0, max_bytes=8 << 20))  # it leaves without waiting for the answer
     assert raw.call(m.ReadSnapshot(opened.snapshot, 0)).rows
     raw.call(m.KeepSnapshot(opened.snapshot, 50_000))
     raw.call(m.KeepSnapshot(opened.snapshot))
@@ -164,7 +164,7 @@ def test_a_log_whose_start_was_deleted_says_so(raw: Raw) -> None:
 
 
 def test_a_topic_that_was_made_anew_is_another(raw: Raw) -> None:
-    """Whoever names its id, too, reads nothing of the new one, whatever offsets that has."""
+    """Whoever also names the topic's id reads nothing of the new topic, whatever offsets that one has."""
     ids = []
     for value in (b"old", b"new"):
         raw.call(m.CreateTopic("anew"))
@@ -207,7 +207,7 @@ def test_keys_that_are_no_column_are_refused(raw: Raw) -> None:
 
 
 def test_readers_that_never_take_their_answers_hold_up_nobody(address: str, tmp_path: Path) -> None:
-    """Their answers wait within the bounds of memory, and go with them."""
+    """Their answers wait within the bounds of memory, and are dropped with their connections."""
     with run_broker(tmp_path / "data", durability="os", memory_bytes=4 << 20) as broker, Raw(broker.address) as raw:
         raw.call(m.CreateTopic("t"))
         handle = raw.producer("t").handle
@@ -235,7 +235,7 @@ def test_readers_that_never_take_their_answers_hold_up_nobody(address: str, tmp_
 
 
 def test_ranges_that_would_take_a_large_answer_are_refused(raw: Raw) -> None:
-    """Each partition has a range, with the bounds that the request had once."""
+    """Each partition has a range, which repeats the bounds of the request."""
     raw.call(m.CreateTopic("wide", 400, if_absent=True))
     for request in (
         m.OpenSnapshot("wide", start=b"\0" * 50_000),

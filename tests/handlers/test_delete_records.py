@@ -1,4 +1,4 @@
-"""The message DeleteRecords, over a real socket, and over restarts that nobody prepared for."""
+"""The message DeleteRecords over a real socket, and after kills."""
 
 from __future__ import annotations
 

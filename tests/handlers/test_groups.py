@@ -266,7 +266,8 @@ def test_commit_positions_reset_delete(raw: Raw) -> None:
 
 
 def test_a_member_that_does_not_read_does_not_hold_up_the_others(broker: RunningBroker, raw: Raw) -> None:
-    """Polls are sent by the hundred and no answer is read: others get what is left, the rest when leases end."""
+    """Hundreds of polls are sent, and no answer is read: other members get the events that are left, and the rest when
+    leases end."""
     big = b"x" * 100_000
     handle = raw.producer("t").handle
     for _ in range(200):

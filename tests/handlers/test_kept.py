@@ -1,4 +1,4 @@
-"""Registrations count by what they keep: a few large ones take the place of many small ones (promise 7)."""
+"""Registrations are counted by what they keep: a few large ones take the place of many small ones (promise 7)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LARGE_ONES = {
 
 @pytest.mark.parametrize("name", LARGE_ONES)
 def test_large_registrations(broker: RunningBroker, raw: Raw, topic: str, name: str) -> None:
-    """All that were taken are given back with their connection, and each by Unregister."""
+    """All that were taken are given back: when their connection ends, and by Unregister."""
     raw.call(m.CreateTopic("wide", WIDE, {"view.enable": True}))
     handle = raw.producer("wide").handle
     for partition in range(2, 4):
@@ -60,11 +60,11 @@ def test_large_registrations(broker: RunningBroker, raw: Raw, topic: str, name: 
                 other.call(request)
             other.call(m.Unregister(taken[0]))
             assert len(taken_until_refused(other, request)) == 1
-            raw.producer("t")  # a small one is still taken, though there are others
+            raw.producer("t")  # a small one is still taken in spite of the large ones
 
 
 def taken_until_refused(raw: Raw, request: m.Request) -> list[int]:
-    """Their handles."""
+    """The handles of the registrations that were taken before one was refused."""
     taken: list[int] = []
     while True:
         try:

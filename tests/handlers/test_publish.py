@@ -48,7 +48,7 @@ def test_keys_choose_the_partition_as_kafka_does(raw: Raw) -> None:
 def test_a_timestamp_before_1970_is_refused(raw: Raw, view: str) -> None:
     raw.call(m.CreateTopic("t", 1, {"view.enable": view}))
     handle = raw.producer("t").handle
-    for wrong in (-1, -2, -(2**63)):  # none is nil there
+    for wrong in (-1, -2, -(2**63)):  # in the message, no timestamp is nil
         with pytest.raises(errors.InvalidRequest, match="timestamp"):
             raw.call(m.Message(handle, b"v", b"k", wrong))
     for wrong in (-2, -(2**63)):
@@ -138,7 +138,7 @@ def test_conditions_hold_or_the_write_is_refused_with_the_current_offset(raw: Ra
 
 
 def test_of_many_conditional_writers_one_wins_each_round(broker: RunningBroker) -> None:
-    """A counter incremented by compare-and-set from several connections loses no increment."""
+    """Several connections increment a counter by compare-and-set: no increment is lost."""
     workers, rounds = 4, 25
 
     def increment() -> None:
@@ -188,7 +188,7 @@ def test_compressed_batches_stay_compressed_and_are_looked_up(raw: Raw, codec: i
 @pytest.mark.parametrize("view", [True, False])
 @pytest.mark.parametrize("codec", [0, 4])
 def test_a_false_max_timestamp_is_put_right(raw: Raw, view: bool, codec: int) -> None:
-    """Retention and seeks go by it: a producer's wrong word would keep a segment for ever."""
+    """Retention and seeks go by it: a false word of a producer would keep a segment for ever."""
     raw.call(m.CreateTopic("t", config={"view.enable": view}))
     handle = raw.producer("t").handle
     lie = batch.correct_max_timestamp(records((b"a", b"1"), (b"b", b"2"), codec=codec), 2**60)
@@ -218,7 +218,7 @@ def test_a_compressed_bomb_is_refused(raw: Raw) -> None:
 
 
 def test_only_who_writes_is_advised_to_create_a_topic(tmp_path: Path) -> None:
-    """Who reads may have lost it to somebody who has just deleted it."""
+    """A reader may have lost the topic to somebody who has just deleted it."""
     with run_broker(tmp_path / "data", auto_create_topics=False) as broker, Raw(broker.address) as raw:
         with pytest.raises(errors.UnknownTopic, match="create it with `krappy topic create nowhere`"):
             raw.producer("nowhere")

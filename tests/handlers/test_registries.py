@@ -1,4 +1,4 @@
-"""What is served: all there is, and each with what it needs."""
+"""What is served: everything that exists, and each with the operations that it needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SERVED = {**{each.__name__: served for each, served in native.registry().served.
 SERVED |= {ApiKey(key).name: served for key, served in kafka.registry().served.items()}  # type: ignore[misc]
 SERVED |= {f"{each.method} {each.path}": each for each in OPERATIONS}  # type: ignore[misc]
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
-NAMELESS = {  # whose requests name nothing, and whose answers tell of nothing that has a name
+NAMELESS = {  # their requests name nothing, and their answers tell of nothing that has a name
     *("GET /healthz", "GET /readyz", "GET /api/v1/login", "POST /api/v1/login", "POST /api/v1/login/provider"),
     *("Ping", "Unregister", "API_VERSIONS", "SASL_HANDSHAKE", "SASL_AUTHENTICATE", "Authenticate"),
 }
@@ -43,8 +43,8 @@ def test_it_says_what_it_needs(name: str) -> None:
 
 
 def operations(tree: ast.Module, name: str) -> set[str]:
-    """Those that a function or a class of a module names, and all of the module that it uses; but for what decorators
-    declare."""
+    """The operations that a function or a class of a module names, and those of everything in the module that it uses;
+    but not what decorators declare."""
     of = {node.name: node for node in tree.body if isinstance(node, FUNCTION | ast.ClassDef)}
     found, names = set(), [name]
     for name in names:

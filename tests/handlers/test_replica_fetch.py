@@ -1,4 +1,4 @@
-"""What a leader answers to the Fetch of a replica. The partitions are in memory; time is the test's own."""
+"""What a leader answers to the Fetch of a replica. The partitions are in memory, and the test sets the time."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ ID = bytes(15) + b"\1"
 
 
 class Refused(Exception):
-    """The whole request is."""
+    """The whole request was refused."""
 
 
 class Asker:
-    """A replica on one connection."""
+    """A replica that fetches on one connection."""
 
     def __init__(self, *leaders: MemoryLeader, replicas: tuple[int, ...] = (LEADER, ME, OTHER)) -> None:
         self.leaders = leaders or (MemoryLeader(),)
@@ -48,7 +48,7 @@ class Asker:
         session: tuple[int, int] = (0, -1),
         forgotten: Sequence[int] = (),
     ) -> list[Message]:
-        """The partitions of the answer. `session`: its id and epoch."""
+        """The partitions of the answer. `session`: the id and epoch of its session."""
         body = {
             "replica_id": replica,
             "replica_state": {"replica_id": replica, "replica_epoch": epoch},
@@ -126,7 +126,7 @@ async def test_a_version_without_epochs_is_refused() -> None:
 
 @runs
 async def test_only_a_replica_is_served() -> None:
-    """Its offset would count, or its log be taken for another one."""
+    """Else a client's offset would count as a replica's, or the log would be taken for another one."""
     asker = Asker(replicas=(LEADER, ME))
     asker.leader.produce(b"a")
     for replica in (OTHER, LEADER, 2**31 - 1):
@@ -137,11 +137,12 @@ async def test_only_a_replica_is_served() -> None:
 
 @runs
 async def test_only_the_process_that_is_registered_is_a_replica() -> None:
-    """Another one's offset would commit events that are nowhere, or keep the true replica's from counting."""
+    """The offset of another process would commit events that are nowhere, or would keep the true replica's offset from
+    counting."""
     asker = Asker()
     asker.leader.produce(b"a", b"b")
     for epoch, code in (
-        (6, Code.NOT_LEADER_OR_FOLLOWER),  # as Kafka answers who was registered before
+        (6, Code.NOT_LEADER_OR_FOLLOWER),  # an earlier registration: Kafka answers so
         (-1, Code.NOT_LEADER_OR_FOLLOWER),
         (8, Code.UNKNOWN_LEADER_EPOCH),
         (2**60, Code.UNKNOWN_LEADER_EPOCH),
@@ -175,7 +176,7 @@ async def test_what_waits_on_a_connection_counts_only_for_the_registered_replica
 
 @runs
 async def test_a_replica_that_may_have_missed_deletions_begins_anew() -> None:
-    """Their tombstones are gone: what it has might never be deleted."""
+    """The tombstones of these deletions are gone, so what the replica has might never be deleted."""
     asker = Asker()
     for _ in range(3):
         asker.leader.produce(b"a", b"b")
@@ -206,7 +207,7 @@ async def test_it_begins_anew_where_a_batch_begins() -> None:
 
 @runs
 async def test_a_replica_that_waits_begins_anew_after_a_silence() -> None:
-    """It comes back on the same connection, and names nothing anew."""
+    """It comes back on the same connection, and does not name its partitions anew."""
     asker = Asker()
     asker.leader.produce(b"a")
     await asker.ask(session=(0, 0))
@@ -310,7 +311,7 @@ def test_where_logs_part(offset: int, last: int, diverging: tuple[int, int] | No
 @runs
 async def test_a_request_without_news_waits_and_is_answered_with_nothing() -> None:
     asker = Asker()
-    assert len(await asker.ask(at(0), wait_ms=500)) == 1  # the high watermark was not told yet
+    assert len(await asker.ask(at(0), wait_ms=500)) == 1  # a high watermark that was not told yet
     begun = trio.current_time()
     assert await asker.ask(at(0), wait_ms=500) == []
     assert trio.current_time() - begun == pytest.approx(0.5)
@@ -421,7 +422,7 @@ async def test_a_partition_that_can_not_be_read_is_answered_with_its_error() -> 
 
 @runs
 async def test_a_partition_that_is_not_led_any_more_after_the_read_is_refused() -> None:
-    """What was read may be another leader's."""
+    """The data may be another leader's."""
     asker = Asker()
     asker.leader.produce(b"a")
     read = asker.leader.fetch_all_now
@@ -473,7 +474,7 @@ async def test_what_is_not_named_again_is_waited_for() -> None:
     asker.leaders[2].produce(b"a")
     [row] = await asker.ask(session=(1, 2), wait_ms=10_000)
     assert (row["partition_index"], len(row["records"]) > 0) == (2, True)
-    asker.leaders[2].produce(b"b")  # it was answered, so it must be named first
+    asker.leaders[2].produce(b"b")  # the partition was answered, so it must be named again first
     asker.leaders[3].commit(1)
     [row] = await asker.ask(session=(1, 3), wait_ms=10_000)
     assert row["partition_index"] == 3
@@ -490,7 +491,7 @@ async def test_what_is_named_again_replaces_what_was_waited_for() -> None:
     await asker.ask(session=(0, 0))
     await asker.ask(at(0), session=(1, 1))
     asker.leader.produce(b"a")
-    assert await asker.ask(at(1, 5), session=(1, 2)) != []  # the high watermark
+    assert await asker.ask(at(1, 5), session=(1, 2)) != []  # with the high watermark
     assert await asker.ask(at(1, 5), session=(1, 3)) == []
     assert [offset for _, _, offset in asker.leader.progress] == [0, 0, 1, 1]
 
@@ -539,7 +540,7 @@ async def test_nothing_is_waited_for_when_the_connection_has_ended() -> None:
 
 @runs
 async def test_a_replica_that_waits_is_noted_now_and_then() -> None:
-    """For it is at the end of the log, however long nothing comes."""
+    """It is at the end of the log, so it must stay in sync however long nothing comes."""
     asker = Asker()
     await asker.ask(session=(0, 0))
     await asker.ask(at(0), session=(1, 1), wait_ms=2000)
@@ -568,7 +569,7 @@ async def test_who_found_no_room_comes_first_the_next_time() -> None:
 
 @runs
 async def test_a_throttled_replica_gets_no_more_than_the_quota() -> None:
-    """40 batches of about 1 kB at 1,000 bytes a second take about 40 s; the clock is the test's own."""
+    """40 batches of about 1 kB at 1,000 bytes a second take about 40 s; the test sets the time."""
     asker = Asker()
     asker.leader.throttled = {ME}
     asker.broker.quotas.leader.rate = 1000
@@ -596,7 +597,7 @@ async def test_a_throttled_replica_gets_no_more_than_the_quota() -> None:
 
 @runs
 async def test_others_are_not_held_by_a_throttled_one() -> None:
-    """Nor is the throttled one once it is in sync."""
+    """Nor is the throttled replica held any more once it is in sync."""
     throttled, free = MemoryLeader(0), MemoryLeader(1)
     throttled.commits = free.commits = False
     asker = Asker(throttled, free)
@@ -605,7 +606,7 @@ async def test_others_are_not_held_by_a_throttled_one() -> None:
     throttled.produce(b"a" * 100)
     assert [row["partition_index"] for row in await asker.ask(at(0), session=(0, 0))] == [0]
     throttled.produce(b"b" * 100)
-    assert await asker.ask(at(1, 5), at(0, index=1), session=(1, 1)) != []  # the second has a high watermark to tell
+    assert await asker.ask(at(1, 5), at(0, index=1), session=(1, 1)) != []  # the high watermark of the second is news
     begun = trio.current_time()
     free.produce(b"c")
     [row] = await asker.ask(at(0, index=1), session=(1, 2), wait_ms=500)

@@ -1,4 +1,5 @@
-"""A scan gives its place back when it ends, however it ends: a connection may open any number of them in its life."""
+"""A scan gives its place back when it ends, however it ends: so a connection may open any number of scans
+in its life."""
 
 from __future__ import annotations
 

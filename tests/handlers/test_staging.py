@@ -1,4 +1,4 @@
-"""Staged writes over a real socket: what a peer may do wrong, and what Kafka's clients read of a job."""
+"""Staged writes over a real socket: what a peer may do wrong, and which events of a job Kafka's clients read."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def staged(raw: Raw, job: str, keys: list[bytes], task: str = "0", topic: str = 
 
 
 def consumed(broker: RunningBroker, isolation: str) -> list[bytes]:
-    """What a consumer of Kafka's protocol gets of the topic t."""
+    """The values that a consumer of Kafka's protocol gets of the topic t."""
     settings: dict[str, Any] = {"bootstrap.servers": broker.kafka_address, "group.id": "check", "log_level": 0}
     consumer = Consumer({**settings, "isolation.level": isolation, "enable.partition.eof": True})
     consumer.assign([TopicPartition("t", 0, 0)])
@@ -60,11 +60,11 @@ def test_what_is_refused(broker: RunningBroker, raw: Raw) -> None:
     stage = raw.call(m.Stage("t", "j", "0", "0"))
     good = records([b"a"], stage)
     wrong: list[tuple[m.Request, type[errors.KrappyError]]] = [
-        (m.Batch(stage.handle, 0, good), errors.UnknownHandle),  # it is the first connection's
-        (m.Stage("t", "k", "0", "0", stage=stage.stage), errors.UnknownStaging),  # and the first job's
+        (m.Batch(stage.handle, 0, good), errors.UnknownHandle),  # the handle of the first connection
+        (m.Stage("t", "k", "0", "0", stage=stage.stage), errors.UnknownStaging),  # the stage of the first job
         (m.SealStaged("k", stage.stage, 0), errors.UnknownStaging),
         (m.SealStaged("j", "../../topics", 0), errors.UnknownStaging),
-        (m.CommitStaged("j", [stage.stage]), errors.InvalidRequest),  # not sealed
+        (m.CommitStaged("j", [stage.stage]), errors.InvalidRequest),  # it is not sealed
         (m.CommitStaged("j", ["../../topics"]), errors.UnknownStaging),
         (m.CommitStaged("", []), errors.InvalidRequest),
         (m.AbortStaged("x" * 1_001), errors.InvalidRequest),
@@ -76,7 +76,7 @@ def test_what_is_refused(broker: RunningBroker, raw: Raw) -> None:
             with pytest.raises(error):
                 other.call(request)
     wrong = [
-        (m.Batch(stage.handle, 0, good, [(0, -1)]), errors.InvalidRequest),  # a condition
+        (m.Batch(stage.handle, 0, good, [(0, -1)]), errors.InvalidRequest),  # with a condition
         (m.Batch(stage.handle, 9, good), errors.UnknownPartition),
         (m.Batch(stage.handle, 0, b""), errors.CorruptBatch),
         (m.Batch(stage.handle, 0, good + good), errors.CorruptBatch),
@@ -103,7 +103,7 @@ def test_an_attempt_outlives_its_connection(broker: RunningBroker, raw: Raw) -> 
         first.send(m.Batch(stage.handle, 0, records([b"b"], stage, 1)))
     again = raw.call(m.Stage("t", "j", "0", "0", stage=stage.stage))
     assert (again.stage, again.producer_id) == (stage.stage, stage.producer_id)
-    for sequence, key in enumerate([b"a", b"b", b"c"]):  # whatever of it had come
+    for sequence, key in enumerate([b"a", b"b", b"c"]):  # whatever had come of it before
         assert raw.call(m.Batch(again.handle, 0, records([key], stage, sequence))).offset == sequence
     token = raw.call(m.SealStaged("j", stage.stage, 3)).token
     answer = raw.call(m.CommitStaged("j", [token], max_wait=60_000))
@@ -141,7 +141,7 @@ def test_kafkas_consumers_see_committed_jobs_alone(broker: RunningBroker, raw: R
 def test_an_attempt_that_a_full_connection_gets_no_handle_for_is_dropped(
     raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody would ever drop it, for nobody knows its id. One that its sender goes on with stays."""
+    """Nobody knows the attempt's id, so nobody would ever drop it. An attempt that its sender goes on with stays."""
     raw.call(m.CreateTopic("t", 1))
     kept = raw.call(m.Stage("t", "j", "0", "0"))
     monkeypatch.setattr("krappy.server.session.MAX_HANDLES", 1)

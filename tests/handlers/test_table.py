@@ -72,7 +72,8 @@ def test_a_scan_takes_a_prefix_or_a_range(raw: Raw) -> None:
 
 
 def test_a_watch_has_no_gap_and_no_duplicate(broker: RunningBroker) -> None:
-    """While a writer is busy: the snapshot and the changes together are every key's whole story from there on."""
+    """While a writer is busy: the snapshot and the changes together tell of every change of every key since the
+    snapshot."""
     count = 3000
     with Raw(broker.address) as raw:
         raw.call(m.CreateTopic("t", 2))
@@ -114,7 +115,8 @@ def test_a_watch_has_no_gap_and_no_duplicate(broker: RunningBroker) -> None:
 
 
 def test_a_watch_goes_on_to_partitions_that_come_later(broker: RunningBroker, raw: Raw) -> None:
-    """Each event once, from the beginning of the new ones; also for who resumes and does not know them."""
+    """Each event comes once, from the beginning of the new partitions on; also to a watcher that resumes and does not
+    know them."""
 
     def publish(partition: int, *values: bytes) -> None:
         for value in values:
@@ -173,7 +175,7 @@ def test_an_error_does_not_repeat_a_long_name(raw: Raw) -> None:
 
 
 def test_a_key_that_takes_long_to_hash_is_refused_unless_its_partition_is_named(raw: Raw) -> None:
-    """It would hold up everybody."""
+    """To hash such a key would hold up everybody."""
     raw.call(m.CreateTopic("hashed", 3))
     key = bytes(MOST_HASHED + 1)
     column = arrow_layout.binary([key])

@@ -1,5 +1,6 @@
-"""No native request holds the event loop for long: each array is filled with as much as it may have, and what is done
-between two turns of others is counted, in calls rather than seconds. (tests/kafka/test_turns.py has Kafka's.)"""
+"""No native request holds the event loop for long. Each array is filled with as much as it may have. What is done
+between two turns of others is counted in calls rather than seconds. (tests/kafka/test_turns.py has Kafka's requests.)
+"""
 
 from __future__ import annotations
 
@@ -25,14 +26,14 @@ from tests.broker.engine import publish, running
 from tests.kafka.test_turns import Turns
 from tests.wire.test_arrays import arrays
 
-CALLS = 500_000  # in one turn: about 50 ms
+CALLS = 500_000  # in one turn: they take about 50 ms
 PARTITIONS = 20
-EVENTS = 2000  # of each partition
+EVENTS = 2000  # in each partition
 SERVED = native.registry().served
 ONE = batch.encode([b"k"], [b"v"], timestamps=1)
 KEYS = [b"k%d" % number for number in range(MOST)]
 EVERY = [at % PARTITIONS for at in range(MOST)]
-# Every second event of each partition: they can't be joined.
+# Every second event of each partition, so that the ranges can't be joined.
 RANGES = [("t", at % PARTITIONS, at // PARTITIONS * 2, at // PARTITIONS * 2) for at in range(MOST)]
 POSITIONS = [("t", at, 0) for at in EVERY]
 Make = Callable[["Handles"], m.Request]

@@ -1,4 +1,4 @@
-"""A peer may ask to wait for weeks: nobody waits for longer than ten minutes. Time is the test's own."""
+"""A peer may ask to wait for weeks, but nobody waits for longer than ten minutes. The test sets the time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def poll_kafka(broker: LocalBroker) -> None:
 
 
 async def commit(broker: LocalBroker) -> None:
-    """A publication that the disk holds up."""
+    """Commits a job whose publication the disk holds up."""
     token = (await broker.staging.stage("t", "j", "0", "1", 3_600_000, None)).id
     await broker.staging.seal("j", token, 0)
     broker.staging._start = lambda live: None  # type: ignore[method-assign]
