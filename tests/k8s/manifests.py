@@ -16,14 +16,14 @@ import yaml
 ROOT = Path(__file__).parents[2]
 OVERLAYS = sorted(path.name for path in (ROOT / "k8s" / "overlays").iterdir())
 
-# Of the Prometheus operator and of cert-manager: their schemas are not Kubernetes'.
+# Kinds of the Prometheus operator and of cert-manager: Kubernetes has no schemas of them.
 FOREIGN = {"ServiceMonitor", "PrometheusRule", "Certificate"}
 
 Manifest = dict[str, Any]
 
 
 def kustomize() -> list[str]:
-    """The command that builds a folder. Skips where there is none, but not in CI."""
+    """The command that builds a folder. Where there is none, skips the test, but not in CI."""
     if shutil.which("kubectl"):
         return ["kubectl", "kustomize"]
     if shutil.which("kustomize"):
@@ -41,12 +41,12 @@ def built(folder: str) -> list[Manifest]:
 def build(folder: Path) -> list[Manifest]:
     done = subprocess.run([*kustomize(), str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert not done.stderr.strip(), done.stderr  # deprecations
+    assert not done.stderr.strip(), done.stderr  # it would warn of deprecations
     return [each for each in yaml.safe_load_all(done.stdout) if each]
 
 
 def example(folder: Path, overlays: list[str], components: list[str]) -> Path:
-    """An overlay of somebody's own, in a copy of k8s/ (kustomize wants relative paths); its folder."""
+    """Makes an overlay of a user's own, in a copy of k8s/ (kustomize wants relative paths); returns its folder."""
     shutil.copytree(ROOT / "k8s", folder / "k8s")
     mine = folder / "my-krappy"
     mine.mkdir()

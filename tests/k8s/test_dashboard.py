@@ -1,4 +1,4 @@
-"""The dashboard, asked of a real Prometheus that has scraped a real broker: every query of every panel has data."""
+"""The dashboard with a real Prometheus that has scraped a real broker: every query of every panel has data."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from krappy.testing.running import RunningBroker, run_broker
 from tests.k8s.test_monitoring import FOLDER, panels, program
 
 PATIENCE_S = 60.0
-WINDOW = "10s"  # of every rate here; Grafana takes four scrapes
+WINDOW = "10s"  # the range of every rate here; Grafana takes four scrapes
 TARGET = {"namespace": "krappy", "pod": "krappy-0"}  # what the operator adds to every sample
 OTHERS = """\
 kubelet_volume_stats_available_bytes{namespace="krappy",persistentvolumeclaim="data-krappy-0"} 5e9
 kubelet_volume_stats_capacity_bytes{namespace="krappy",persistentvolumeclaim="data-krappy-0"} 20e9
 kube_pod_container_resource_limits{namespace="krappy",pod="krappy-0",container="krappy",resource="memory"} 2e9
-"""  # what the kubelet and kube-state-metrics would say
+"""  # metrics that the kubelet and kube-state-metrics would have
 
 
 class Load:
-    """A little of everything that a broker does, again and again, until it is stopped."""
+    """Does a little of everything that a broker does, again and again, until it is stopped."""
 
     def __init__(self, broker: RunningBroker) -> None:
         self._broker = broker
@@ -82,7 +82,7 @@ class Others(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
+        """Logs nothing."""
 
 
 @contextmanager
@@ -99,7 +99,8 @@ def others() -> Iterator[str]:
 
 
 class Prometheus:
-    """Of Debian or anywhere else, on an address of this process's own, whose ports nobody else is given."""
+    """A Prometheus of Debian, or from anywhere, on an address of this process's own, whose ports no other program is
+    given."""
 
     def __init__(self, folder: Path, targets: list[dict[str, Any]]) -> None:
         config = {"global": {"scrape_interval": "500ms", "scrape_timeout": "500ms"}, "scrape_configs": targets}
@@ -116,7 +117,7 @@ class Prometheus:
         self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
 
     def ask(self, path: str, **parameters: str) -> Any:
-        """None while it does not answer yet."""
+        """The answer of its API; None while it does not answer yet."""
         assert self.process.poll() is None, self.said()
         try:
             answer = httpx.get(f"http://{self.address}/api/v1/{path}", params=parameters, timeout=30, trust_env=False)
@@ -129,7 +130,7 @@ class Prometheus:
         return found["data"]
 
     def values(self, query: str) -> list[float]:
-        """Those that are numbers."""
+        """The values of a query that are numbers."""
         found = self.ask("query", query=query)
         numbers = [float(each["value"][1]) for each in found["result"]] if found else []
         return [number for number in numbers if not math.isnan(number)]
@@ -173,7 +174,7 @@ def filled_in(text: str) -> str:
 
 
 def test_grafana_knows_all_that_it_says() -> None:
-    """Read and written by Grafana's own types it says the same: what they did not know would be gone."""
+    """Read and written by Grafana's own types it says the same: what those types did not know would be gone."""
     plugins.register_default_plugins()
     ours = json.loads((FOLDER / "dashboard.json").read_text())
     known = json.loads(JSONEncoder(sort_keys=True).encode(Dashboard.from_json(ours)))
@@ -181,7 +182,7 @@ def test_grafana_knows_all_that_it_says() -> None:
 
 
 def lost(ours: Any, known: Any, path: str = "") -> Iterator[str]:
-    """What the second has not, or otherwise; it may have more, as defaults."""
+    """What `known` lacks of `ours`, or has otherwise. `known` may have more, as defaults."""
     if isinstance(ours, dict) and isinstance(known, dict):
         for name, value in ours.items():
             yield from lost(value, known.get(name), f"{path}.{name}")
@@ -222,11 +223,11 @@ def test_its_variables_have_values(prometheus: Prometheus) -> None:
 
 
 def test_no_rule_is_beside_the_point(prometheus: Prometheus) -> None:
-    """What each alert compares is there: a rule over numbers that nobody has would be quiet for ever."""
+    """What each alert compares exists: a rule over metrics that nobody has would be quiet for ever."""
     rules = yaml.safe_load((FOLDER / "prometheusrule.yaml").read_text())["spec"]["groups"][0]["rules"]
     for rule in rules:
         if rule["alert"] == "KrappyAbsent":
-            continue  # which is there when nothing is
+            continue  # `absent` has data when there is none
         compared = re.split(r" (?:==|>|<) [\d.]+", " ".join(rule["expr"].split()))[0]
         query = re.sub(r"\[\d+m\]", f"[{WINDOW}]", compared)
         deadline = time.monotonic() + PATIENCE_S

@@ -1,4 +1,4 @@
-"""The operations guide: what it tells to type is there to be typed. And what it tells of beside the overlays."""
+"""The operations guide: what it tells to type can be typed. And the manifests that it has beside the overlays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMMAND = re.compile(r"(?:^|-- |`)(krappy [^`|>&\n]+)", re.MULTILINE)
 
 
 def shell_lines() -> list[str]:
-    """What stands in its blocks of shell, without remarks."""
+    """The lines of its blocks of shell, without comments."""
     blocks = re.findall(r"^```sh\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
     return [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()]
 
@@ -64,7 +64,7 @@ INSECURE = {"KRAPPY_INSECURE_LISTENERS": "allow"}  # as the base's krappy.toml h
 
 @pytest.fixture(scope="module")
 def mine(tmp_path_factory: pytest.TempPathFactory) -> list[Manifest]:
-    """The guide's own example of an overlay, with what it adds to it for clients outside."""
+    """The guide's own example of an overlay, with the lines that the guide adds for clients outside."""
     whole, outside, _ = re.findall(r"^```yaml\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
     folder = example(tmp_path_factory.mktemp("guide"), [], [])
     text, more = yaml.safe_load(whole), yaml.safe_load(outside)
@@ -91,7 +91,7 @@ def test_the_overlay_with_tls_and_users_is_valid(tmp_path: Path) -> None:
 
 
 def test_clients_outside_have_a_listener_of_their_own(mine: list[Manifest]) -> None:
-    """The broker reads the settings as the kubelet would give them; Service, port and policy go with them."""
+    """The broker reads the settings as the kubelet would give them; Service, port and policy fit them."""
     environment: dict[str, str] = {"POD_NAME": "krappy-0", "POD_NAMESPACE": "krappy"}
     pod = container(mine)
     names = [each["name"] for each in pod["env"]]
@@ -125,7 +125,7 @@ def test_clients_outside_have_a_listener_of_their_own(mine: list[Manifest]) -> N
 
 
 def test_a_backup_runs_where_the_data_is(tmp_path: Path) -> None:
-    """On the node, at the volume and at the path of the broker, as its user; and no Service takes it for a broker."""
+    """It runs on the broker's node, with its volume and path, and as its user; and no Service takes it for a broker."""
     manifests = build(example(tmp_path, ["single"], ["backup"]))
     broker = only(manifests, "StatefulSet")
     pod = only(manifests, "CronJob")["spec"]["jobTemplate"]["spec"]["template"]
@@ -157,7 +157,7 @@ def test_a_backup_runs_where_the_data_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["restore", "restore/nightly"])
 def test_a_restore_takes_the_brokers_place(folder: str) -> None:
-    """Its volume has the name that the StatefulSet will look for; no Service takes the pod for a broker."""
+    """Its volume has the name that the StatefulSet will look for; and no Service takes the pod for a broker."""
     manifests, broker = built(folder), built("overlays/single")
     for each in manifests:
         validate(each)

@@ -1,4 +1,4 @@
-"""The manifests: valid, and consistent in what no schema knows."""
+"""The manifests are valid, and consistent in what no schema knows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from krappy.settings.server import load
 from tests.k8s.manifests import OVERLAYS, ROOT, Manifest, built, container, only, validate
 
 
-@pytest.fixture(params=[each for each in OVERLAYS if each != "cluster"])  # that is in test_secured_manifests.py
+@pytest.fixture(params=[each for each in OVERLAYS if each != "cluster"])  # test_secured_manifests.py has that one
 def manifests(request: pytest.FixtureRequest) -> list[Manifest]:
     return built(f"overlays/{request.param}")
 
@@ -47,10 +47,10 @@ def test_selectors_match_labels(manifests: list[Manifest]) -> None:
 
 
 def test_ports_match_the_configuration(manifests: list[Manifest]) -> None:
-    """Every port by its name, wherever it stands; their numbers are those that the broker listens on."""
+    """Every port has the same name wherever it is mentioned; the numbers are those that the broker listens on."""
     pod = container(manifests)
     ports = {each["name"]: each["containerPort"] for each in pod["ports"]}
-    health = ports.pop("health")  # the kubelet's alone
+    health = ports.pop("health")  # only the kubelet uses it
     assert {each["name"]: each.get("value") for each in pod["env"]}["KRAPPY_LISTEN_HEALTH"] == f"0.0.0.0:{health}"
     defaults = load({}, {})
     told = {"native": defaults.listen_native, "kafka": defaults.listen_kafka, "http": defaults.listen_http}
@@ -77,7 +77,7 @@ def test_probes_match_endpoints(any_manifests: list[Manifest]) -> None:
 
 
 def test_settings_are_known(manifests: list[Manifest], tmp_path: Path) -> None:
-    """Those of the file and those of the environment: the broker itself reads them."""
+    """The settings of the file and those of the environment: the broker itself reads them."""
     config = only(manifests, "ConfigMap")
     pod = container(manifests)
     [mount] = [each for each in pod["volumeMounts"] if each["name"] == "config"]
@@ -96,7 +96,8 @@ def test_settings_are_known(manifests: list[Manifest], tmp_path: Path) -> None:
 
 
 def test_memory_fits(any_manifests: list[Manifest], tmp_path: Path) -> None:
-    """What the broker is told it may use leaves at least half of the limit for Python, RocksDB's rest and buffers."""
+    """What the broker is told that it may use leaves at least half of the limit for Python, RocksDB's rest
+    and buffers."""
     pod = container(any_manifests)
     units = {"Mi": 1 << 20, "Gi": 1 << 30}
     limit, request = (pod["resources"][kind]["memory"] for kind in ("limits", "requests"))
@@ -114,13 +115,13 @@ def test_the_grace_period_fits_the_graceful_stop(any_manifests: list[Manifest]) 
 
 
 def test_the_budget_fits_the_replicas(manifests: list[Manifest]) -> None:
-    """One replica is the only copy of its data: no voluntary disruption takes it."""
+    """The one replica is the only copy of its data: no voluntary disruption takes it."""
     assert only(manifests, "StatefulSet")["spec"]["replicas"] == 1
     assert only(manifests, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 0
 
 
 def test_pods_are_restricted(any_manifests: list[Manifest]) -> None:
-    """Pod Security, level restricted; and a root that can't be written."""
+    """Pod Security, level restricted; and the root file system can't be written."""
     pod = only(any_manifests, "StatefulSet")["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -153,7 +154,7 @@ def test_every_volume_is_there(any_manifests: list[Manifest]) -> None:
 def test_every_file_is_yaml_with_protocols_said(path: Path) -> None:
     """A Service's port without `protocol` passes every schema, and server-side apply then refuses it."""
     for each in yaml.safe_load_all(path.read_text()):
-        assert isinstance(each, dict | list)  # a list: of a patch (RFC 6902)
+        assert isinstance(each, dict | list)  # a patch is a list (RFC 6902)
         for port in _ports(each):
             assert "protocol" in port
 

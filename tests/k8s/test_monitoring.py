@@ -1,4 +1,4 @@
-"""Alert rules and the dashboard: valid, and about numbers that a broker really has."""
+"""Alert rules and the dashboard: valid, and about metrics that a broker really has."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tests.k8s.manifests import ROOT, Manifest, build, example, only
 ALERTS = Path(__file__).with_name("alerts.yaml")
 FOLDER = ROOT / "k8s" / "components" / "monitoring"
 GUIDE = ROOT / "k8s" / "README.md"
-FOREIGN = {  # of Prometheus, of the kubelet and of kube-state-metrics, with the labels that they are known to have
+FOREIGN = {  # metrics of Prometheus, the kubelet and kube-state-metrics, with the labels that they are known to have
     "up": {"job", "namespace", "pod"},
     "kubelet_volume_stats_available_bytes": {"namespace", "persistentvolumeclaim"},
     "kubelet_volume_stats_capacity_bytes": {"namespace", "persistentvolumeclaim"},
     "kube_pod_container_resource_limits": {"namespace", "pod", "container", "resource"},
 }
-TARGET = {"job", "namespace", "pod"}  # what the operator adds to every sample
+TARGET = {"job", "namespace", "pod"}  # labels that the operator adds to every sample
 LABEL = re.compile(r"\$labels\.(\w+)|\{\{(\w+)\}\}")
 
 
@@ -44,14 +44,14 @@ def panels() -> list[dict[str, Any]]:
 
 
 def expressions() -> list[tuple[str, str]]:
-    """(where it stands, PromQL) with Grafana's variables filled in."""
+    """(where it is, PromQL), with Grafana's variables filled in."""
     found = [(rule["alert"], rule["expr"]) for rule in rules()]
     found += [(panel["title"], target["expr"]) for panel in panels() for target in panel.get("targets", [])]
     return [(name, text.replace("$__rate_interval", "5m")) for name, text in found]
 
 
 def selected(text: str) -> list[promql_parser.VectorSelector]:
-    """What a PromQL expression selects."""
+    """The selectors of a PromQL expression."""
     found: list[promql_parser.VectorSelector] = []
 
     def look(expr: promql_parser.Expr) -> None:
@@ -67,7 +67,7 @@ def selected(text: str) -> list[promql_parser.VectorSelector]:
 
 @pytest.fixture(scope="module")
 def families(tmp_path_factory: pytest.TempPathFactory) -> list[Metric]:
-    """What a broker shows after a little work."""
+    """The metrics that a broker shows after a little work."""
     folder = tmp_path_factory.mktemp("exposed")
     with run_broker(folder, listen_http="127.0.0.1:0", durability="fsync") as broker:
         with broker.connect() as client:
@@ -93,7 +93,7 @@ def exposed(families: list[Metric]) -> dict[str, set[str]]:
 
 
 def test_the_guide_has_a_row_for_every_number(families: list[Metric]) -> None:
-    """If this fails, take the rows that it wants: they are what the broker itself says of its numbers."""
+    """If this fails, put in the rows that it prints: they are what the broker itself says of its metrics."""
     rows = []
     for family in families:
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}
@@ -124,8 +124,8 @@ def test_every_number_of_the_broker_has_a_panel_or_is_known_not_to(exposed: dict
     assert rest == {
         "krappy_appended_events_total",  # krappy_topic_events_total says it more precisely
         "krappy_metrics_left_out",
-        "krappy_scrubbed_bytes_total",  # it only tells that the broker goes on with it
-        "krappy_throttled_total",  # as those want it who set quotas
+        "krappy_scrubbed_bytes_total",  # it only tells that scrubbing goes on
+        "krappy_throttled_total",  # whoever sets quotas looks at it
         "krappy_throttled_seconds_total",
         "krappy_tls_handshakes_failed_total",  # anybody who looks for open ports makes it rise
     }
@@ -154,7 +154,8 @@ def test_every_alert_has_a_heading_in_the_guide() -> None:
 
 
 def test_the_dashboard_is_laid_out() -> None:
-    """Grafana takes anything; so: ids are unique, nothing overlaps, every query has a letter of its own."""
+    """Grafana takes anything, so this is checked: ids are unique, nothing overlaps, every query has a letter of its
+    own."""
     taken: set[tuple[int, int]] = set()
     assert len({panel["id"] for panel in panels()}) == len(panels())
     for panel in panels():
@@ -170,7 +171,7 @@ def test_the_dashboard_is_laid_out() -> None:
 
 @pytest.fixture(scope="module")
 def monitored(tmp_path_factory: pytest.TempPathFactory) -> list[Manifest]:
-    """The overlay `single` with the component."""
+    """The overlay `single` with the component `monitoring`."""
     folder = tmp_path_factory.mktemp("monitored")
     return build(example(folder, ["single"], ["monitoring"]))
 
@@ -198,7 +199,7 @@ def test_the_dashboard_is_in_a_config_map(monitored: list[Manifest]) -> None:
 
 
 def program(name: str) -> str:
-    """Of Prometheus. Skips where it is not installed, but not in CI."""
+    """The path of a program of Prometheus. Where it is not installed, skips the test, but not in CI."""
     found = shutil.which(name)
     if found is None and os.environ.get("CI") == "true":
         pytest.fail(f"CI needs {name}")

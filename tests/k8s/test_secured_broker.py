@@ -1,4 +1,5 @@
-"""A broker with the settings of components/tls and components/auth, here: probes, Prometheus and the backup come in."""
+"""A broker of this machine with the settings of components/tls and components/auth: probes, Prometheus and the backup
+can connect."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def manifests(tmp_path: Path) -> list[Manifest]:
 
 
 def here(config: Any) -> dict[str, Any]:
-    """Its settings, at free ports of this machine in place of all addresses' own."""
+    """Its settings, with free ports of this machine in place of those on all addresses."""
     found = config.flat()
     for name in ("listen_native", "listen_kafka", "listen_http", "listen_health"):
         found[name] = re.sub(r"0\.0\.0\.0:\d+", f"127.0.0.1:{free_ports(1)[0]}", found[name])
@@ -50,7 +51,7 @@ def test_who_comes_in(
     (mounted / "users" / "prometheus").write_text("its secret")
     with run_broker(tmp_path / "data", **{**given, "ballast_bytes": 0}) as broker:
         probes = [container(manifests)[f"{kind}Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")]
-        for probe in probes:  # as the kubelet asks: at an address, over HTTP
+        for probe in probes:  # as the kubelet asks: by an address, over HTTP
             url = f"http://{given['listen_health']}{probe['path']}"
             assert httpx.get(url, trust_env=False, timeout=30).status_code == 200
         with (

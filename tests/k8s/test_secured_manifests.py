@@ -16,7 +16,7 @@ MOUNTED = "/etc/krappy"
 
 
 def environment(manifests: list[Manifest], **told: str) -> dict[str, str]:
-    """The variables of the broker's container. `told`: those that Kubernetes knows."""
+    """The variables of the broker's container. `told`: those whose values Kubernetes fills in."""
     known = {"POD_NAME": "krappy-2", "POD_NAMESPACE": "krappy", "KRAPPY_BROKER_ID": "2", **told}
     found: dict[str, str] = {}
     for each in container(manifests)["env"]:
@@ -29,7 +29,7 @@ def environment(manifests: list[Manifest], **told: str) -> dict[str, str]:
 
 
 def settings(manifests: list[Manifest], folder: Path, **told: str) -> ServerConfig:
-    """As the broker reads them; what is mounted is in `folder`."""
+    """The settings as the broker reads them; what is mounted is in `folder`."""
     [text] = [each["data"]["krappy.toml"] for each in manifests if "krappy.toml" in each.get("data", {})]
     for name in ("users/broker", "users/admin", "zookeeper/password"):
         (folder / name).parent.mkdir(exist_ok=True)
@@ -48,7 +48,7 @@ def settings(manifests: list[Manifest], folder: Path, **told: str) -> ServerConf
 
 
 def mounts(manifests: list[Manifest]) -> dict[str, str]:
-    """The Secrets by the path at which the broker has them; the broker's group alone may read them."""
+    """The Secrets, by the path at which the broker has them; only the broker's group may read them."""
     pod = only(manifests, "StatefulSet")["spec"]["template"]["spec"]
     secrets = {each["name"]: each["secret"] for each in pod["volumes"] if "secret" in each}
     assert all(each["defaultMode"] == 0o440 for each in secrets.values())
@@ -58,7 +58,7 @@ def mounts(manifests: list[Manifest]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> list[Manifest]:
-    """One broker, with all that has to know of TLS and users."""
+    """One broker, with everything that has to know of TLS and users."""
     folder = tmp_path_factory.mktemp("example")
     return build(example(folder, ["single"], ["monitoring", "backup", "tls", "auth"]))
 
@@ -94,7 +94,7 @@ def test_everybody_logs_in_over_tls(one: list[Manifest], cluster: list[Manifest]
         assert found[str(certificate.parent)] == only(manifests, "Certificate")["spec"]["secretName"]
         assert (certificate.name, key.name, ca.name) == ("tls.crt", "tls.key", "ca.crt")  # as cert-manager writes them
         probes = [container(manifests)[f"{kind}Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")]
-        assert {(each["port"], each.get("scheme")) for each in probes} == {("health", None)}  # which has no TLS
+        assert {(each["port"], each.get("scheme")) for each in probes} == {("health", None)}  # that listener has no TLS
 
 
 def test_the_certificate_is_for_every_name(one: list[Manifest], cluster: list[Manifest], tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_the_certificate_is_for_every_name(one: list[Manifest], cluster: list[Ma
         [cronjob] = [each for each in one if each["kind"] == "CronJob"]
         hosts = {each.advertised.rpartition(":")[0] for each in settings(manifests, tmp_path).listeners} - {""}
         assert hosts
-        hosts |= {"krappy", "krappy.krappy"}  # the Service, and what README.md names
+        hosts |= {"krappy", "krappy.krappy"}  # the Service, and the name in README.md
         assert "--address=krappy:7092" in str(cronjob)
         for host in hosts:
             assert host in spec["dnsNames"] or f"*.{host.partition('.')[2]}" in spec["dnsNames"]
@@ -127,7 +127,7 @@ def test_prometheus_and_the_backup_log_in(one: list[Manifest]) -> None:
     items: dict[str, Any] = {
         each["secret"]["secretName"]: each["secret"]["items"] for each in pod["volumes"] if "secret" in each
     }
-    assert items == {  # and not the key, nor others' passwords
+    assert items == {  # but not the key, and no passwords of others
         "krappy-tls": [{"key": "ca.crt", "path": "ca.crt"}],
         "krappy-users": [{"key": "admin", "path": "admin"}],
     }
@@ -180,8 +180,8 @@ def test_one_may_be_away(cluster: list[Manifest]) -> None:
 
 
 def test_the_whole_cluster_is_backed_up_each_night(one: list[Manifest], tmp_path: Path) -> None:
-    """Over the network: from any node, and without a broker's volume. It comes in as the backup of one broker does, and
-    keeps what that keeps; no Service takes its pod for a broker."""
+    """Over the network: from any node, and without a broker's volume. It logs in as the backup of one broker does, and
+    keeps as much; no Service takes its pod for a broker."""
     manifests = build(example(tmp_path, ["cluster"], ["cluster-backup"]))
     for each in manifests:
         validate(each)
@@ -206,5 +206,5 @@ def test_the_whole_cluster_is_backed_up_each_night(one: list[Manifest], tmp_path
 
 
 def by_name(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Without the broker's volume."""
+    """The manifests by name, without the broker's volume."""
     return {each["name"]: each for each in found if each["name"] != "data"}

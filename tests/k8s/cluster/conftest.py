@@ -1,4 +1,4 @@
-"""The node, and Krappy on it, installed as k8s/README.md says: once for all tests, and each leaves it ready."""
+"""The node, and Krappy on it, installed as k8s/README.md says: one for all tests, and each test leaves it ready."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOGS = parts.CACHE / "logs"
 
 @pytest.fixture(scope="session")
 def node() -> Iterator[Node]:
-    """Skips outside of the sandbox."""
+    """The node. Skips the tests outside of the sandbox."""
     cgroup = os.environ.get("KRAPPY_K8S")
     if not cgroup or not INSIDE.is_dir():
         pytest.skip("opt-in: make k8s-test")
@@ -40,7 +40,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
 
 @pytest.fixture(scope="session")
 def installed(node: Node, desk: Desk) -> Krappy:
-    """The overlay `single` with its components, in the namespace `krappy`."""
+    """Installs the overlay `single` with its components, in the namespace `krappy`."""
     define(node, "monitoring.coreos.com", "ServiceMonitor", "PrometheusRule")
     for tag in ("0.1.0", "0.1.1"):
         node.ctr("images", "tag", "docker.io/library/krappy:0.1.0", f"registry.example/krappy:{tag}")

@@ -1,4 +1,4 @@
-"""k8s/README.md, typed in by the tests: its blocks of shell, run as they stand."""
+"""k8s/README.md as the tests type it in: they run its blocks of shell as they are written."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Desk:
         self.overlay.write_text(text)
 
     def type(self, commands: str) -> str:
-        """Runs them in bash, which stops at the first that fails; what they have written."""
+        """Runs the commands in bash, which stops at the first one that fails; returns what they have written."""
         environ = {
             **os.environ,
             "KUBECONFIG": str(INSIDE / "kubeconfig"),

@@ -16,7 +16,7 @@ from tests.k8s.cluster.node import Node
 
 POD = "krappy-0"
 WATCH_S = 300
-CLIENT_S = 300.0  # a pod that is killed, restarted and recovers on a busy machine is back by then
+CLIENT_S = 300.0  # seconds: a pod that is killed, restarted and recovers on a busy machine is back by then
 
 
 class Krappy:
@@ -30,7 +30,8 @@ class Krappy:
         self.kafka_login: dict[str, Any] = {}
 
     def client(self, **login: Any) -> blocking.Client:
-        """By the Service's name and address, as from any pod. `login`: in the place of its own."""
+        """A client that connects by the Service's name and address, as from any pod. `login`: in the place of Krappy's
+        own."""
         return blocking.connect(self.native, timeout=CLIENT_S, **(login or self.login))
 
     def stored(self, topic: str) -> list[tuple[bytes | None, bytes | None]]:
@@ -48,13 +49,13 @@ class Krappy:
         return found
 
     def status(self) -> Object:
-        """Of its one container."""
+        """The status of the pod's one container."""
         [found] = self.pod()["status"]["containerStatuses"]
         assert isinstance(found, dict)
         return found
 
     def ready(self) -> bool:
-        """The pod counts as ready, and the Service sends clients to it."""
+        """Whether the pod counts as ready, and the Service sends clients to it."""
         found = self.kubectl.get("pods", "--field-selector", f"metadata.name={POD}")["items"]
         conditions = {each["type"]: each["status"] for pod in found for each in pod["status"].get("conditions", [])}
         return conditions.get("Ready") == "True" and bool(self.endpoints())
@@ -71,7 +72,8 @@ class Krappy:
         ]
 
     def answers(self) -> bool:
-        """Whether the node's rules lead from the Service to the pod: they follow its endpoints a little later."""
+        """Whether the node's rules lead from the Service to the pod: the rules follow the Service's endpoints a little
+        later."""
         try:
             socket.create_connection((self.service, 7092), timeout=1).close()
         except OSError:
@@ -91,11 +93,11 @@ class Krappy:
         raise AssertionError(f"no task of {container}")
 
     def python(self, program: str) -> str:
-        """Run in the broker's container."""
+        """Runs a program in the broker's container; returns what it prints."""
         return self.kubectl("exec", POD, "--", "/bin/python3", "-c", program)
 
     def cgroup(self, controller: str) -> Path:
-        """Of the broker's container."""
+        """The cgroup of the broker's container."""
         for line in Path(f"/proc/{self.process()}/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             if controller in controllers.split(","):
@@ -106,7 +108,7 @@ class Krappy:
 
     @contextmanager
     def last_words(self) -> Iterator[list[Object]]:
-        """Inside, the pod is to be deleted; afterwards the list holds how its container ended."""
+        """The pod is to be deleted inside the `with`; afterwards the list holds how its container ended."""
         pods = f"/api/v1/namespaces/{self.kubectl.namespace}/pods"
         query = f"watch=1&fieldSelector=metadata.name={POD}&timeoutSeconds={WATCH_S}"
         watch = subprocess.Popen([*self.kubectl.command, "get", "--raw", f"{pods}?{query}"], stdout=subprocess.PIPE)

@@ -14,7 +14,7 @@ Object = dict[str, Any]
 
 
 class Refused(Exception):
-    """kubectl ended with an error; says what it wrote."""
+    """kubectl ended with an error; the text is what it wrote."""
 
 
 class Kubectl:
@@ -28,7 +28,7 @@ class Kubectl:
         return Kubectl(self.program, self.config, namespace)
 
     def __call__(self, *arguments: object, stdin: bytes | None = None, seconds: int = PATIENCE_S) -> str:
-        """What it writes to stdout. Raises Refused."""
+        """What kubectl writes to stdout. Raises Refused."""
         return self.bytes(*arguments, stdin=stdin, seconds=seconds).decode().strip()
 
     def bytes(self, *arguments: object, stdin: bytes | None = None, seconds: int = PATIENCE_S) -> bytes:
@@ -43,13 +43,13 @@ class Kubectl:
         return found
 
     def apply(self, manifest: Object | list[Object]) -> str:
-        """Of one object or several."""
+        """Applies one object or several."""
         items = manifest if isinstance(manifest, list) else [manifest]
         document = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
         return self("apply", "-f", "-", stdin=document.encode())
 
     def until(self, what: str, found: Callable[[], bool], seconds: int = PATIENCE_S) -> None:
-        """Asks again until it is so. Fails with what the namespace looks like."""
+        """Asks again until `found` returns true. Fails with what the namespace looks like."""
         deadline = time.monotonic() + seconds
         while not found():
             if time.monotonic() > deadline:

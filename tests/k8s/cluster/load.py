@@ -1,4 +1,4 @@
-"""Clients under way while the broker comes and goes: what each was told is stored, counted against what is."""
+"""Clients that work while the broker comes and goes: what each was told is stored is compared with what is stored."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from krappy import blocking
 from krappy.types import Receipt
 from tests.k8s.cluster.krappy import CLIENT_S, Krappy
 
-WINDOW = 100  # events on their way at once
+WINDOW = 100  # events under way at once
 KEYS = 50
 
 
 class Client:
-    """Works in a thread of its own until it is stopped. `failure` is what it could not go on after."""
+    """Works in a thread of its own until it is stopped. `failure`: the error after which it could not go on."""
 
     def __init__(self, broker: Krappy, topic: str) -> None:
         self.broker, self.topic = broker, topic
@@ -54,11 +54,11 @@ class Client:
     @property
     @abstractmethod
     def count(self) -> int:
-        """How far it has come."""
+        """How many events it has got through."""
 
 
 class Publisher(Client):
-    """Publishes numbers; `acknowledged` are those that the broker has promised to keep."""
+    """Publishes numbers. `acknowledged`: the numbers that the broker has promised to keep."""
 
     def __init__(self, broker: Krappy, topic: str) -> None:
         super().__init__(broker, topic)
@@ -70,7 +70,7 @@ class Publisher(Client):
         return len(self.acknowledged)
 
     def next(self) -> tuple[int, bytes, bytes]:
-        """A number, with the value and key that carry it."""
+        """The next number, with the value and key that carry it."""
         number, self.sent = self.sent, self.sent + 1
         return number, str(number).encode(), str(number % KEYS).encode()
 
@@ -154,7 +154,7 @@ class Reader(Client):
 
 
 class GroupReader(Reader):
-    """Of Krappy's shared groups, on a topic."""
+    """A member of one of Krappy's shared groups, on a topic."""
 
     def work(self) -> None:
         with self.broker.client() as client, client.consumer(self.topic, group="load", lease_ms=10_000) as consumer:
@@ -165,7 +165,7 @@ class GroupReader(Reader):
 
 
 class KafkaReader(Reader):
-    """Of Kafka's groups, by librdkafka."""
+    """A member of one of Kafka's groups, by librdkafka."""
 
     def work(self) -> None:
         settings = {"bootstrap.servers": self.broker.kafka, "group.id": "kafka-load", "auto.offset.reset": "earliest"}

@@ -1,7 +1,8 @@
 """One node that is the whole cluster: etcd, Kubernetes, containerd and CoreDNS, each a process.
 
-It is to be started inside the sandbox, and ends with it. Whoever is inside may do everything: there is one token, and
-the kubelet asks for none. What pods may do is as anywhere: Pod Security, RBAC and the rest are Kubernetes' own.
+The node has to be started inside the sandbox, and ends with it. Whoever is inside may do everything: there is one
+token, and the kubelet asks for none. What pods may do is decided as anywhere, by Kubernetes' own Pod Security, RBAC and
+so on.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
       SystemdCgroup = false
 """
-# Routes, not a bridge: what goes from pod to pod by a Service's address passes the node, and so kube-proxy's rules.
+# Routes, not a bridge: what goes from one pod to another by a Service's address passes through the node, and so through
+# kube-proxy's rules.
 NETWORK: dict[str, Any] = {
     "cniVersion": "0.4.0",
     "name": "pods",
@@ -74,7 +76,7 @@ KUBELET: dict[str, Any] = {
     "clusterDomain": "cluster.local",
     "containerRuntimeEndpoint": f"unix://{CONTAINERD}",
     "enforceNodeAllocatable": [],
-    "evictionHard": {"memory.available": "64Mi"},  # how full the machine's disk is, is not this cluster's matter
+    "evictionHard": {"memory.available": "64Mi"},  # how full the machine's disk is does not concern this cluster
     "failSwapOn": False,
     "imageGCHighThresholdPercent": 100,
     "oomScoreAdj": 0,
@@ -87,13 +89,13 @@ PROXY: dict[str, Any] = {
     "mode": "iptables",
     "clusterCIDR": PODS,
     "clientConnection": {"kubeconfig": f"{INSIDE}/kubeconfig"},
-    "conntrack": {"maxPerCore": 0, "min": 0},  # the whole machine's: left as they are
+    "conntrack": {"maxPerCore": 0, "min": 0},  # these belong to the whole machine, and are left as they are
     "oomScoreAdj": 0,
 }
 
 
 class Died(Exception):
-    """A part of the node has ended; says its last words."""
+    """A part of the node has ended; the text has its last words."""
 
 
 class Node:
@@ -165,7 +167,7 @@ class Node:
             *("kube-apiserver", "--etcd-servers=http://127.0.0.1:2379", f"--advertise-address={ADDRESS}"),
             *(f"--cert-dir={INSIDE}/apiserver", f"--token-auth-file={INSIDE}/tokens.csv", "--authorization-mode=RBAC"),
             *(f"--service-cluster-ip-range={SERVICES}", "--kubelet-preferred-address-types=InternalIP"),
-            "--allow-privileged=true",  # it is for Pod Security to refuse such pods
+            "--allow-privileged=true",  # refusing such pods is left to Pod Security
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={INSIDE}/accounts.pem",
             f"--service-account-signing-key-file={INSIDE}/accounts.pem",
@@ -177,7 +179,7 @@ class Node:
             self.ctr("images", "import", image)
 
     def _ready(self) -> bool:
-        """The node takes pods: it is Ready, and no taint of its beginnings is left."""
+        """Whether the node takes pods: it is Ready, and no taint of its beginnings is left."""
         done = subprocess.run([*self.kubectl.command, "get", "nodes", "-o", "json"], capture_output=True)
         nodes = json.loads(done.stdout)["items"] if done.returncode == 0 else []
         return any(
@@ -222,7 +224,7 @@ class Node:
                 raise Died(f"{name} ended with {child.returncode}:\n{self._last_words(name)}")
 
     def stop(self) -> None:
-        """Ends its parts, the last one first; its pods end with the sandbox."""
+        """Ends the parts, the last one first; the pods end with the sandbox."""
         for child in reversed(self._running.values()):
             child.kill()
             child.wait()
@@ -231,5 +233,5 @@ class Node:
         return "\n".join((INSIDE / "logs" / name).read_text(errors="replace").splitlines()[-30:])
 
     def save_logs(self, folder: Path) -> None:
-        """Copies what all parts have said, for one who wants to know why."""
+        """Copies what all parts have written, for somebody who wants to know why something failed."""
         shutil.copytree(INSIDE / "logs", folder, dirs_exist_ok=True)

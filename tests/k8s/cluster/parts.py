@@ -26,7 +26,7 @@ IMAGE = CACHE / "image.tar"
 
 OLDEST_GO = (1, 24)
 PACKAGES = ("containerd", "containernetworking-plugins")
-TOOLS = {  # command: the Debian package that brings it
+TOOLS = {  # command: the Debian package that has it
     "apt-get": "apt",
     "dpkg-deb": "dpkg",
     "ip": "iproute2",
@@ -41,7 +41,7 @@ TOOLS = {  # command: the Debian package that brings it
 
 
 class Missing(Exception):
-    """Something is not there; says what, and what to do."""
+    """Something is missing; the text says what, and what to do."""
 
 
 def check() -> None:
@@ -66,7 +66,7 @@ def _go_version() -> tuple[int, ...]:
 
 
 def fetch() -> None:
-    """Makes what is not there yet, and says so on stderr. Raises Missing."""
+    """Makes what is missing, and says so on stderr. Raises Missing."""
     _step("Kubernetes and etcd (10 minutes on 2 idle cores)", _stamp(HERE / "kubernetes"), _kubernetes)
     _step("CoreDNS", _stamp(HERE / "programs"), _programs)
     _step("containerd", hashlib.sha256(" ".join(PACKAGES).encode()), _debian)
@@ -74,7 +74,7 @@ def fetch() -> None:
 
 
 def _stamp(*paths: Path) -> hashlib._Hash:
-    """Of what stands in these files, and in all files of these folders."""
+    """A digest of these files, and of all files of these folders."""
     stamp = hashlib.sha256()
     for path in paths:
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
@@ -104,7 +104,7 @@ def _kubernetes() -> None:
     folder = HERE / "kubernetes"
     found = re.search(r"k8s\.io/kubernetes v((\d+)\.(\d+)\S*)", (folder / "go.mod").read_text())
     assert found, "kubernetes/go.mod names no version"
-    version = "k8s.io/component-base/version"  # a build by its own Makefile would set these
+    version = "k8s.io/component-base/version"  # Kubernetes' own Makefile would set these
     told = " ".join(
         f"-X {version}.{name}={value}"
         for name, value in zip(

@@ -1,4 +1,4 @@
-"""The image whose one process holds a pod's namespaces, around a program that does nothing else."""
+"""The image whose one process holds a pod's namespaces; its program does nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAME = "cluster.test/pause:1"
 
 
 def write(program: Path, target: Path) -> None:
-    """As `docker save` would: https://github.com/moby/docker-image-spec."""
+    """Writes the image as `docker save` would: https://github.com/moby/docker-image-spec."""
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as archive:
         _add(archive, "pause", program.read_bytes())

@@ -1,4 +1,4 @@
-"""A command runs as if on a machine of its own: with its own processes, mounts, network, host name and cgroup.
+"""Runs a command as if on a machine of its own: with its own processes, mounts, network, host name and cgroup.
 
 Three processes hold it. `run` is outside and waits. `inside` is the first process within (PID 1): when it ends, by
 itself or by SIGKILL, the kernel ends all others, and their mounts and network go with them; it dies with `run`. `clean`
@@ -21,7 +21,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-INSIDE = Path("/run/node")  # where the run's folder is seen from inside
+INSIDE = Path("/run/node")  # where the run's folder is seen inside
 ADDRESS = "10.9.0.1"
 CGROUPS = Path("/sys/fs/cgroup")
 SETTINGS = tuple(  # kubelet: setupKernelTunables
@@ -40,10 +40,10 @@ PR_SET_PDEATHSIG = 1
 
 
 def run(command: list[str], parent: Path, *, seconds: int) -> int:
-    """Runs it inside and waits, `seconds` at most; its exit status (negative: the signal; 124: the time was up).
+    """Runs it inside and waits, `seconds` at most; returns its exit status (negative: the signal; 124: the time was
+    up).
 
-    Args:
-        parent: a folder for what the run writes, on a real disk. All of it is deleted at the end.
+    `parent`: a folder for what the run writes, on a real disk. All of it is deleted at the end.
     """
     parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="run-", dir=parent.resolve()))
@@ -56,7 +56,7 @@ def run(command: list[str], parent: Path, *, seconds: int) -> int:
         while True:
             try:
                 return child.wait()
-            except KeyboardInterrupt:  # it has got the same, and ends
+            except KeyboardInterrupt:  # the process inside has got the signal, too, and ends
                 continue
     finally:
         assert cleaner.stdin is not None
@@ -72,7 +72,7 @@ def _die_with_parent() -> None:
 
 
 def inside(folder: Path, seconds: int, command: list[str]) -> int:
-    """Prepares the machine, runs the command, and takes leave of all processes that end meanwhile."""
+    """Prepares the machine, runs the command, and reaps all processes that end meanwhile."""
     _mounts(folder)
     _network()
     child = subprocess.Popen(command, env={**os.environ, "KRAPPY_K8S": folder.name})
@@ -87,7 +87,7 @@ def inside(folder: Path, seconds: int, command: list[str]) -> int:
 
 
 def _mounts(folder: Path) -> None:
-    for name in ("etc", "var"):  # read as they are, written to a layer that goes
+    for name in ("etc", "var"):  # read as they are; what is written goes to a layer that is dropped
         upper, work = folder / "layers" / name, folder / "layers" / f"{name}.work"
         upper.mkdir(parents=True)
         work.mkdir()
@@ -103,7 +103,7 @@ def _mounts(folder: Path) -> None:
 
 
 def _network() -> None:
-    """The node's one interface leads nowhere (to the other end of its wire): there is nothing outside."""
+    """The node's one interface leads only to the other end of its own wire: there is nothing outside."""
     _do("hostname", "node")
     _do("ip", "link", "set", "lo", "up")
     _do("ip", "link", "add", "eth0", "type", "veth", "peer", "name", "nowhere")
@@ -122,7 +122,7 @@ def _do(*command: str) -> None:
 
 
 def _hierarchies() -> list[Path]:
-    """Where cgroups are made: one folder (version 2), or one for each controller (version 1)."""
+    """The folders in which cgroups are made: one (version 2), or one for each controller (version 1)."""
     if (CGROUPS / "cgroup.controllers").exists():
         return [CGROUPS]
     return [path for path in CGROUPS.iterdir() if path.is_dir() and not path.is_symlink()]
@@ -137,14 +137,15 @@ def _make_cgroups(name: str) -> None:
 
 
 def _cleaner(folder: Path) -> subprocess.Popen[bytes]:
-    """Started first; begins when its stdin ends, as it does when this process ends, however that comes."""
+    """A process that is started first. It begins to clean when its stdin ends, as it does when this process ends in any
+    way."""
     settings = [path.read_text().strip() for path in SETTINGS]
     command = [sys.executable, "-m", __spec__.name, "clean", str(folder), *settings]
     return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, start_new_session=True)
 
 
 def clean(folder: Path, settings: list[str]) -> int:
-    """Waits for the end of stdin and removes what the run has left. 0 when all of it is gone."""
+    """Waits for the end of stdin and removes what the run has left. Returns 0 when all of it is gone."""
     sys.stdin.buffer.read()
     for path, value in zip(SETTINGS, settings, strict=True):
         if path.read_text().strip() != value:

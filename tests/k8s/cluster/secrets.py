@@ -24,13 +24,13 @@ class Secrets:
         self.passwords = {user: secrets.token_hex(16) for user in USERS}
 
     def apply(self, certificate: Object) -> None:
-        """All of them. `certificate`: the manifest that cert-manager would carry out."""
+        """Applies all of them. `certificate`: the manifest that cert-manager would carry out."""
         self.certify(certificate)
         self.users()
         self.put("krappy-metrics", {"username": "prometheus", "password": self.passwords["prometheus"]})
 
     def certify(self, certificate: Object) -> None:
-        """A certificate for the names that are asked for, in the place of the one before."""
+        """Makes a certificate for the names that are asked for; it takes the place of the one before."""
         spec = certificate["spec"]
         pem = Path(self.authority.issue(*spec["dnsNames"])).read_text()
         key, mark, chain = pem.partition("-----BEGIN CERTIFICATE-----")
@@ -58,7 +58,7 @@ class Secrets:
         }
 
     def log_in(self, krappy: Krappy, user: str = "admin") -> None:
-        """From now on its clients do."""
+        """From now on Krappy's clients log in as this user."""
         krappy.login, krappy.kafka_login = self.native(user), self.kafka(user)
 
 

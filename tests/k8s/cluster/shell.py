@@ -1,4 +1,4 @@
-"""A command beside a cluster that runs, inside the sandbox: to look around by hand."""
+"""Runs a command beside a running cluster, inside the sandbox: to look around by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was acknowledged is there: from pod to pod, after the pod is deleted, after its process is killed."""
+"""What was acknowledged is still there: in another pod, after the pod is deleted, and after its process is killed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sent(installed: Krappy) -> Flights:
 
 
 def all_is_there(krappy: Krappy, sent: Flights) -> None:
-    """Every event once, and the latest of each key."""
+    """Asserts that every event is there once, and the latest of each key."""
     keys, values = sent
     events = zip(keys, values, strict=True)
     assert sorted(krappy.stored(TOPIC)) == sorted((key.encode(), value.encode()) for key, value in events)
@@ -72,7 +72,7 @@ def test_a_pod_looks_a_flight_up(krappy: Krappy, sent: Flights) -> None:
 
 
 def test_a_deleted_pod_leaves_its_data(krappy: Krappy, sent: Flights) -> None:
-    """Its process ends with 0, well within the time that it is given, and the next pod has the volume."""
+    """The process ends with 0, well within the time that it is given, and the next pod has the volume."""
     before, began = krappy.pod(), time.monotonic()
     with krappy.last_words() as ended:
         krappy.kubectl("delete", "pod", "krappy-0", "--wait=false")
@@ -87,7 +87,7 @@ def test_a_deleted_pod_leaves_its_data(krappy: Krappy, sent: Flights) -> None:
 
 
 def test_a_killed_process_leaves_its_data(krappy: Krappy, sent: Flights) -> None:
-    """SIGKILL, as by the kernel when memory ends: the kubelet starts it again in the same pod."""
+    """SIGKILL, as the kernel sends when memory ends: the kubelet starts the process again in the same pod."""
     before, restarts = krappy.uid(), krappy.status()["restartCount"]
     os.kill(krappy.process(), signal.SIGKILL)
     krappy.kubectl.until("restarted", lambda: bool(krappy.status()["restartCount"] == restarts + 1))

@@ -1,4 +1,4 @@
-"""The overlay `dev`: small, within its memory under load, and as empty as before when its pod is gone."""
+"""The overlay `dev`: it is small, stays within its memory under load, and is empty again when its pod is gone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.k8s.cluster.guide import K8S
 from tests.k8s.cluster.krappy import Krappy
 from tests.k8s.cluster.node import Node
 
-ROUNDS, ROWS, SIZE = 60, 100, 100_000  # 600 MB: with the page cache more than its limit, 512 MiB
+ROUNDS, ROWS, SIZE = 60, 100, 100_000  # 600 MB: with the page cache that is more than its limit, 512 MiB
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def small(node: Node) -> Iterator[Krappy]:
 
 
 def test_it_stays_within_its_memory(small: Krappy) -> None:
-    """Writing and reading more than it may hold, page cache and all."""
+    """Clients write and read more than it may hold, page cache included."""
     with small.client() as client:
         client.create_topic("load", partitions=2)
         with client.producer("load") as producer:

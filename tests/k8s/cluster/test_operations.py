@@ -1,4 +1,4 @@
-"""What k8s/README.md tells an operator to type, typed: upgrade and back, backup, restore, a drain, another template."""
+"""What k8s/README.md tells an operator to type: upgrade and back, backup, restore, a drain, another template."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOPIC = "operations"
 
 @pytest.fixture
 def kept(krappy: Krappy) -> Stored:
-    """What is stored when a test begins, with some events more."""
+    """What is stored when a test begins, with some more events."""
     with krappy.client() as client:
         client.create_topic(TOPIC, partitions=3, if_absent=True)
         with client.producer(TOPIC) as producer:
@@ -31,7 +31,7 @@ def image(krappy: Krappy) -> str:
 
 
 def test_an_upgrade_and_back(krappy: Krappy, desk: Desk, kept: Stored) -> None:
-    """Another tag in the overlay, as "Upgrade" tells; and the rollout undone."""
+    """The overlay gets another tag, as "Upgrade" tells; then the rollout is undone."""
     assert image(krappy).endswith(":0.1.0")
     desk.replace("my-krappy/kustomization.yaml", 'newTag: "0.1.0"', 'newTag: "0.1.1"')
     [upgrade] = blocks("Upgrade")
@@ -70,13 +70,13 @@ def test_an_eviction_is_refused_by_the_budget(krappy: Krappy) -> None:
 
 
 def publish_in_vain(krappy: Krappy) -> None:
-    """Something that a backup has not got."""
+    """Publishes an event that the backup does not have."""
     with krappy.client() as client, client.producer(TOPIC) as producer:
         producer.send_columns(["later"], ["lost"])
 
 
 def test_a_backup_comes_back_through_a_pipe(krappy: Krappy, desk: Desk, kept: Stored) -> None:
-    """What came after the backup is gone, all else is there."""
+    """What came after the backup is gone, and all else is there."""
     by_pipe, *_ = blocks("Back up")
     plain, packed = by_pipe.splitlines()
     desk.type(f"{plain}\n{packed if shutil.which('zstd') else ''}")
@@ -88,7 +88,7 @@ def test_a_backup_comes_back_through_a_pipe(krappy: Krappy, desk: Desk, kept: St
 
 
 def test_the_nightly_backup_comes_back_from_its_volume(krappy: Krappy, desk: Desk, kept: Stored) -> None:
-    """The CronJob's Job, run now; its volume, and the Job that restores from it."""
+    """The CronJob's Job, run now; then the Job that restores from its volume."""
     _, nightly, _ = blocks("Back up")
     desk.type(nightly)
     publish_in_vain(krappy)
@@ -99,7 +99,7 @@ def test_the_nightly_backup_comes_back_from_its_volume(krappy: Krappy, desk: Des
 
 
 def test_a_stopped_broker_is_examined(krappy: Krappy, desk: Desk, kept: Stored) -> None:
-    """The block of "Troubleshooting": the volume stays as it is."""
+    """By the block of "Troubleshooting": the volume stays as it is."""
     [examine] = blocks("Troubleshooting")
     desk.type(examine)
     krappy.wait_until_ready()
@@ -107,7 +107,8 @@ def test_a_stopped_broker_is_examined(krappy: Krappy, desk: Desk, kept: Stored) 
 
 
 def test_the_template_of_the_volume_is_replaced_around_the_pod(krappy: Krappy, desk: Desk) -> None:
-    """The last lines of "Resize the volume". Growing itself needs a CSI driver: here the claim's change is refused."""
+    """By the last lines of "Resize the volume". Growing itself needs a CSI driver: here the change of the claim is
+    refused."""
     uid, began = krappy.uid(), krappy.status()["restartCount"]
     [resize] = blocks("Resize the volume")
     lines = resize.splitlines()

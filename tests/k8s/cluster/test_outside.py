@@ -1,4 +1,4 @@
-"""The component `outside`: Kafka's clients that reach the node, and none of the cluster's own addresses."""
+"""The component `outside`: Kafka's clients that can reach the node, but none of the cluster's own addresses."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.k8s.cluster.guide import Desk, blocks
 from tests.k8s.cluster.krappy import CLIENT_S, Krappy
 from tests.k8s.cluster.sandbox import ADDRESS
 
-PORT = 31094  # as its service.yaml tells, where there is no load balancer
+PORT = 31094  # from its service.yaml, for where there is no load balancer
 OUTSIDE = f"{ADDRESS}:{PORT}"
 
 
 @pytest.fixture
 def exposed(krappy: Krappy, desk: Desk) -> Iterator[Krappy]:
-    """With the lines of "Connect" in the overlay, and a port of the node in the place of a load balancer's."""
+    """Adds the lines of "Connect" to the overlay, with a port of the node in the place of a load balancer's."""
     before = desk.overlay.read_text()
     [text] = blocks("Connect", "yaml")
     more = yaml.safe_load(text.replace("krappy.example.com:9094", OUTSIDE))
@@ -49,7 +49,7 @@ def advertised(address: str) -> str:
 
 
 def test_clients_outside_are_told_what_they_can_reach(exposed: Krappy) -> None:
-    """And those inside what they could reach before."""
+    """And clients inside are told what they could reach before."""
     assert advertised(OUTSIDE) == OUTSIDE
     assert advertised(exposed.kafka) == "krappy-0.krappy-headless.krappy.svc:9092"
     producer = Producer({"bootstrap.servers": OUTSIDE, "message.timeout.ms": int(CLIENT_S * 1000)})

@@ -1,4 +1,4 @@
-"""The pod as the kubelet runs it: without rights, within its memory, in service only while its probes say so."""
+"""The pod as the kubelet runs it: without rights, within its memory, and in service only while its probes say so."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_it_has_no_rights(krappy: Krappy) -> None:
     for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
         assert int(status[name], 16) == 0, name
     assert status["NoNewPrivs"] == "1"
-    assert status["Seccomp"] == "2"  # a filter
+    assert status["Seccomp"] == "2"  # 2: with a filter
 
 
 @pytest.mark.parametrize("path", ["/new", "/etc/krappy/krappy.toml", "/bin/new"])
@@ -52,7 +52,7 @@ def test_its_namespace_admits_no_pod_with_rights(krappy: Krappy) -> None:
 
 
 def test_its_memory_is_limited(krappy: Krappy) -> None:
-    """By the kernel, to what the manifest says."""
+    """The kernel limits it to what the manifest says."""
     folder = krappy.cgroup("memory")
     files = [folder / name for name in ("memory.limit_in_bytes", "memory.max")]
     [limit] = [int(file.read_text()) for file in files if file.exists()]
@@ -60,7 +60,7 @@ def test_its_memory_is_limited(krappy: Krappy) -> None:
 
 
 def test_a_broker_that_hangs_gets_no_clients(krappy: Krappy) -> None:
-    """The readiness probe takes it out of the Service, and back. Its process is the same one afterwards."""
+    """The readiness probe takes it out of the Service, and puts it back. The process is the same one afterwards."""
     assert krappy.endpoints() == [krappy.pod()["status"]["podIP"]]
     process, restarts = krappy.process(), krappy.status()["restartCount"]
     os.kill(process, signal.SIGSTOP)
@@ -73,7 +73,7 @@ def test_a_broker_that_hangs_gets_no_clients(krappy: Krappy) -> None:
 
 
 def test_a_broker_that_goes_on_hanging_is_restarted(krappy: Krappy) -> None:
-    """By the liveness probe: SIGTERM, which it can't hear, and SIGKILL when its time is up."""
+    """The liveness probe restarts it: by SIGTERM, which it can't hear, and by SIGKILL when its time is up."""
     restarts = krappy.status()["restartCount"]
     os.kill(krappy.process(), signal.SIGSTOP)
     krappy.kubectl.until("restarted", lambda: bool(krappy.status()["restartCount"] == restarts + 1), seconds=600)
@@ -84,5 +84,5 @@ def test_a_broker_that_goes_on_hanging_is_restarted(krappy: Krappy) -> None:
 
 
 def test_the_network_policy_is_taken(krappy: Krappy) -> None:
-    """And no more is shown: this cluster's network enforces none."""
+    """The API server accepts it. No more can be shown: this cluster's network enforces no policy."""
     assert set(krappy.kubectl.get("networkpolicy", "krappy")["spec"]["policyTypes"]) == {"Ingress", "Egress"}

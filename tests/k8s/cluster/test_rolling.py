@@ -21,7 +21,7 @@ READERS: dict[str, list[type[Reader]]] = {
     "load-async": [load.KafkaReader],
     "load-kafka": [load.GroupReader],
 }
-MORE = 1000  # events that each is to get through before and after
+MORE = 1000  # events that each client is to get through before and after
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def under_way(clients: list[Client]) -> Iterator[None]:
 
 
 def go_on(krappy: Krappy, clients: list[Client]) -> None:
-    """Waits until each has got further by MORE events."""
+    """Waits until each client has got through MORE further events."""
     goals = [client.count + MORE for client in clients]
 
     def reached() -> bool:
@@ -68,7 +68,7 @@ def roll_under_load(krappy: Krappy, report_name: str) -> None:
             assert krappy.uid() != before
             go_on(krappy, [*publishers, *readers])
         acknowledged = {each.topic: sorted(each.acknowledged) for each in publishers}
-        for publisher in publishers:  # all that was sent was acknowledged in the end
+        for publisher in publishers:  # in the end all that was sent is acknowledged
             assert acknowledged[publisher.topic] == list(range(publisher.sent)), publisher
         for topic, numbers in acknowledged.items():
             assert sorted(int(value or b"") for _, value in krappy.stored(topic)) == numbers, topic

@@ -1,4 +1,4 @@
-"""TLS and users on the broker that runs, as k8s/README.md adds them; and what changes while it runs."""
+"""TLS and users on a running broker, as k8s/README.md adds them; and what can change while it runs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from tests.k8s.cluster.krappy import CLIENT_S, Krappy
 from tests.k8s.cluster.secrets import Secrets, certificate
 
 TOPIC = "secured"
-SEEN_S = 180  # until a changed Secret is in the pod: the kubelet's sync takes a minute, and some
+SEEN_S = 180  # seconds until a changed Secret is in the pod: the kubelet's sync takes a minute and more
 
 
 @pytest.fixture(scope="module")
 def held(installed: Krappy, desk: Desk, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secrets]:
-    """The components of "TLS and users" in the overlay, and their Secrets; at the end it is as it was."""
+    """Adds the components of "TLS and users" to the overlay, with their Secrets; at the end the overlay is
+    as it was."""
     installed.wait_until_ready()
     with installed.client() as client:
         client.create_topic(TOPIC, partitions=3, if_absent=True)
@@ -93,7 +94,7 @@ def test_nobody_else_comes_in(secured: Krappy, held: Secrets) -> None:
 
 
 def test_prometheus_reads_what_an_acl_lets_it_read(secured: Krappy, held: Secrets, tmp_path: Path) -> None:
-    """By the command that the guide has for it."""
+    """By the command that the guide gives for it."""
     (tmp_path / "password").write_text(held.passwords["admin"])
     login = ("prometheus", held.passwords["prometheus"])
     with httpx.Client(verify=held.authority.context(), trust_env=False, auth=login) as web:
@@ -112,7 +113,7 @@ def test_prometheus_reads_what_an_acl_lets_it_read(secured: Krappy, held: Secret
 
 
 def serial(secured: Krappy, held: Secrets) -> str:
-    """Of the certificate that the broker shows now."""
+    """The serial number of the certificate that the broker shows now."""
     context = held.authority.context()
     with (
         socket.create_connection((secured.service, 7092), timeout=30) as plain,
@@ -129,7 +130,7 @@ def test_a_renewed_certificate_is_taken_without_a_restart(secured: Krappy, held:
     with secured.client() as client:
         held.certify(certificate(secured.kubectl, desk.overlay.parent))
         secured.kubectl.until("the new certificate", lambda: serial(secured, held) != before, SEEN_S)
-        client.ping()  # over the connection of before
+        client.ping()  # over the old connection
     with secured.client() as client:
         client.ping()
     assert (secured.uid(), secured.status()["restartCount"]) == (uid, restarts)

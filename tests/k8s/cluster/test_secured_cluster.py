@@ -1,6 +1,7 @@
 """`overlays/cluster`: three brokers and a ZooKeeper, all over TLS, with users.
 
-It has the namespace to itself, and removes the broker of the other tests: these run before it, by their files' names.
+It has the namespace to itself, and removes the broker of the other tests. Those run before it: files run in the order
+of their names.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def cluster(node: Node, desk: Desk, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def outside_service() -> list[dict[str, object]]:
-    """The name of a ZooKeeper that runs outside of the cluster."""
+    """The manifests of a Service for a ZooKeeper that runs outside of the cluster."""
     meta = {"name": "zookeeper", "labels": {"kubernetes.io/service-name": "zookeeper"}}
     return [
         {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {"ports": [{"port": PORT}]}},
@@ -78,7 +79,7 @@ def outside_service() -> list[dict[str, object]]:
 
 
 def replicas(krappy: Krappy, topic: str) -> list[tuple[int, ...]]:
-    """Of each partition: those in sync."""
+    """The replicas in sync of each partition."""
     admin = AdminClient({"bootstrap.servers": krappy.kafka, **krappy.kafka_login})
     found = admin.list_topics(topic, timeout=CLIENT_S).topics[topic]
     return [tuple(sorted(each.isrs)) for each in found.partitions.values()]

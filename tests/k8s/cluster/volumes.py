@@ -1,7 +1,7 @@
 """Volumes that are there before anybody claims them: folders of the node.
 
 They are of the kind `local` (a `hostPath` would not be given to the pod's group, as real volumes are). Nothing
-provisions them, so none is made larger, and one that was given back is not taken again: there are enough of them.
+provisions them. So none is made larger, and a volume that was given back is not used again: there are enough of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SIZES = ["20Gi"] * 12 + ["100Gi"] * 2
 
 
 def objects() -> list[dict[str, Any]]:
-    """A StorageClass that is the default, and the volumes; makes their folders."""
+    """A StorageClass, which is the default, and the volumes; makes their folders."""
     storage = {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
