@@ -13,20 +13,20 @@ from typing import Any, Protocol
 
 
 class Player(Protocol):
-    """Has a method `run_NAME(words, options)` for each command NAME."""
+    """A player has a method `run_NAME(words, options)` for each command NAME."""
 
     def state(self) -> list[str]: ...
 
 
 def obey(player: Player, line: str) -> Any:
-    """Runs one command; what its method returns."""
+    """Runs one command; returns what its method returns."""
     name, *rest = line.split()
     options = dict(word.split("=", 1) for word in rest if "=" in word)
     return getattr(player, f"run_{name}")([word for word in rest if "=" not in word], options)
 
 
 def play(text: str, player: Player, say: Callable[[Any, str], list[str]] = obey) -> str:
-    """The scenario with what comes of it now. `say`: runs a command, and gives the lines to be shown of it."""
+    """The scenario as it comes out now. `say`: runs a command, and returns the lines that are shown for it."""
     blocks: list[str] = []
     for block in text.strip().split("\n\n"):
         lines = block.split("\n----", 1)[0].split("\n")
@@ -42,7 +42,8 @@ def play(text: str, player: Player, say: Callable[[Any, str], list[str]] = obey)
 
 
 def check(path: Path, player: Player, say: Callable[[Any, str], list[str]] = obey) -> None:
-    """The scenario must come out as it is written; or it is written anew, when that is asked for."""
+    """Asserts that the scenario comes out as it is written. If KRAPPY_REWRITE_SCENARIOS is set, writes it
+    anew instead."""
     before = path.read_text("utf-8")
     now = play(before, player, say)
     if os.environ.get("KRAPPY_REWRITE_SCENARIOS"):

@@ -1,5 +1,5 @@
 """What ACLs allow: cases in the words of Kafka's own tests (StandardAuthorizerTest, AclAuthorizerTest), and any ACLs
-against a fold that reads them one by one."""
+compared with a fold that reads them one by one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPS = Principal(name="eve", groups=("ops", "dev"), host="10.0.0.3")
 
 
 def acl(text: str) -> Acl:
-    """Of "allow|deny PRINCIPAL OP TYPE NAME [HOST]"; a name that ends with .. is a prefix."""
+    """The ACL "allow|deny PRINCIPAL OP TYPE NAME [HOST]"; a name that ends with .. is a prefix."""
     permission, principal, op, resource, name, *host = text.split()
     pattern = Pattern.PREFIXED if name.endswith("..") else Pattern.LITERAL
     return Acl(

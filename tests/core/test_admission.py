@@ -1,4 +1,4 @@
-"""Which timestamps a topic takes: against the rule, spelled out for one timestamp."""
+"""Which timestamps a topic takes, compared with the rule spelled out for one timestamp."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_record_out_of_range_is_named_and_no_other(
             admit(data, config, Times(config, NOW))
         assert [index for index, _ in caught.value.others] == wrong[1:]
         assert caught.value.index == wrong[0]
-    admit(data, config, None)  # as one that was taken once
+    admit(data, config, None)  # as a batch that was accepted before
     stamped = TopicConfig(timestamp_before_ms=before, timestamp_after_ms=after, view=view, log_append_time=True)
     admit(data, stamped, Times(stamped, NOW))
 
@@ -66,7 +66,7 @@ def test_the_error_names_the_setting(time: int, told: str) -> None:
 
 @pytest.mark.parametrize("codec", [codecs.NONE, codecs.ZSTD])
 def test_headers_count_in_what_columns_take(codec: int) -> None:
-    """Compressed, they may be a thousand times as long as the batch."""
+    """When headers are compressed, they may be a thousand times as long as the batch."""
     headers = [(("name", bytes(10_000)), ("none", None)), ()]
     data = batch.encode([b"k", b"l"], [b"v", b"w"], timestamps=[0, 0], headers=headers, codec=codec)
     cost = columns_cost(batch.read_header(data), batch.decode(data))

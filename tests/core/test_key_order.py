@@ -1,5 +1,5 @@
-"""The order of keys against its definition: who comes behind an unsettled event of its key waits, unless both were
-leased together."""
+"""The order of keys, compared with its definition: an event that comes behind an unsettled event of its key waits,
+unless both were leased together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from krappy.core.key_order import KeyOrder
 
 KEYS = st.sampled_from(["a", "b", "c", "d", None])
-# Fresh events come, with gaps in their offsets, or a run of offsets is settled: (from, to) as parts of all so far.
+# A step: fresh events come, with gaps between their offsets; or a run of offsets is settled: (from, to) as parts of all
+# so far.
 STEPS = st.one_of(
     st.lists(st.tuples(KEYS, st.integers(0, 2)), min_size=1, max_size=6),
     st.tuples(st.floats(0, 1), st.floats(0, 1)),

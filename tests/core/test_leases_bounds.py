@@ -1,5 +1,5 @@
-"""What a position takes, however it is acknowledged: it is kept by runs, whose number is bounded, in memory and as
-written."""
+"""What a position takes in memory, and as it is written, however it is acknowledged: it is kept as runs, whose number
+is bounded."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.long import LONG
 
 LOG = 1_000_000
 SINGLE = LOG if LONG else LOG // 5
-WRITTEN = 128 << 10  # bytes of a state: a group's states are written so many at once
+WRITTEN = 128 << 10  # bytes of a state: the states of groups are written so many at once
 
 
 @pytest.mark.parametrize("kind", [Leases, KeyedLeases])
 def test_many_single_acknowledgements_of_every_second_event(kind: type[Leases]) -> None:
-    """The other half is acknowledged late: a part of it is always open."""
+    """The other half of the events is acknowledged late, so a part of them is always open."""
     leases, late = kind(0, max_deliveries=5), 2_000
     most = size = 0
     for first in range(0, SINGLE, 500):
@@ -37,7 +37,7 @@ def test_many_single_acknowledgements_of_every_second_event(kind: type[Leases]) 
 
 
 def test_events_that_nobody_settles_hold_up_the_group_and_not_its_memory() -> None:
-    """Every second event is given back for later, each at a time of its own: so no two runs are alike."""
+    """Every second event is given back for later, each until another time, so no two runs are alike."""
     leases, at = Leases(0, max_deliveries=1_000), 0
     while leases.wanted(at) is not None and leases.frontier < LOG:
         first = leases.frontier

@@ -1,4 +1,5 @@
-"""The leases of a partition against a model that keeps every event by itself and decides the slow, obvious way."""
+"""The leases of a partition, compared with a model that keeps every event by itself and decides in the slow, obvious
+way."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ class Model:
     def lease(
         self, now: int, member: str, due: int, start: int, end: int, left: int, before: list[tuple[int, int]]
     ) -> list[tuple[int, int]]:
-        """`before`: what the same answer has already."""
+        """`before`: the events that the same answer has already."""
         self.expire(now)
         for offset in [o for o in self.events if start <= o < end and o not in self.log]:
             if self.events[offset].state != LEASED:
@@ -132,7 +133,7 @@ class SharedPartition(RuleBasedStateMachine):
         self.start = self.end = 0
         self.log: set[int] = set()
         self.keys: dict[int, bytes | None] = {}
-        self.settled: set[int] = set()  # acknowledged, buried or expired with the log
+        self.settled: set[int] = set()  # acknowledged, buried, or expired with the log
 
     @initialize(max_deliveries=st.integers(1, 7))
     def begin(self, max_deliveries: int) -> None:
@@ -186,7 +187,8 @@ class SharedPartition(RuleBasedStateMachine):
         return LogSlice(start, end, spans, keys)
 
     def poll(self, member: str, max_records: int, read: int, back: int, lease_ms: int) -> list[tuple[int, int]]:
-        """As the broker polls: read where the leases want it, take, until there is enough or nothing more."""
+        """Polls as the broker does: reads where the leases want it to, and takes events, until there is enough or
+        nothing more."""
         got: list[tuple[int, int]] = []
         mine: set[Hashable] = set()
         for _ in range(1000):
@@ -271,7 +273,7 @@ class SharedPartition(RuleBasedStateMachine):
 
     @rule(member=members, data=st.data())
     def unseen(self, member: str, data: st.DataObject) -> None:
-        """It leaves, and has not looked at some of what it held."""
+        """The member leaves, and has not looked at some of the events that it held."""
         first, last = self.draw_range(data)
         self.leases.uncount(member, first, last)
         for offset, event in self.model.events.items():
@@ -361,7 +363,7 @@ class SharedPartition(RuleBasedStateMachine):
             assert (again.leased, again.buried) == (0, self.leases.buried)
 
     def teardown(self) -> None:
-        """Nothing is lost: with a member that acks all it gets, every event that exists ends up settled."""
+        """Nothing is lost: if a member acks all that it gets, every event that exists ends up settled."""
         if not hasattr(self, "leases"):
             return
         for member in MEMBERS:

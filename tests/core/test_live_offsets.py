@@ -1,4 +1,4 @@
-"""The set of live offsets, against a plain set; cuts of batches, against `batch.keep`."""
+"""The set of live offsets, compared with a plain set; cuts of batches, compared with `batch.keep`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_it_holds_what_was_put_in(found: dict[int, bool], base: int, low: int, b
 @pytest.mark.parametrize("each", [1, 1000, 40_000])
 @pytest.mark.parametrize("value", [True, False])
 def test_what_is_too_much_is_left_to_another(each: int, value: bool) -> None:
-    """With one event in each block, with a part of its events, and with more than half."""
+    """With one event in each block, with some of its events, and with more than half."""
     room = 40_000
     live = LiveOffsets(0, 1000 * BLOCK, room)
     for block in range(400 if each == 1 else 30):

@@ -16,7 +16,7 @@ def sent(sequence: int, epoch: int = 0, id: int = 7) -> BatchHeader:
 
 
 def refused(*headers: BatchHeader, partitions: int = 10) -> RefusedBatches[int, str]:
-    """Each for a reason of its own: its sequence."""
+    """Refused batches, each with a reason of its own: its sequence."""
     made = RefusedBatches[int, str](lambda: partitions)
     for header in headers:
         made.note(header.producer_id, header, str(header.base_sequence), 0.0)
@@ -26,7 +26,7 @@ def refused(*headers: BatchHeader, partitions: int = 10) -> RefusedBatches[int, 
 @pytest.mark.parametrize("first", [0, 5, MAX_SEQUENCE])
 @pytest.mark.parametrize("known", [False, True])
 def test_those_behind_it_wait_until_it_comes_again(first: int, known: bool) -> None:
-    """`known`: the log has what is before it."""
+    """`known`: the log has the batch before it."""
     following = NextBatch(0, first) if known else None
     behind = [(first + each) & MAX_SEQUENCE for each in (1, 2)]
     made = refused(sent(first), *(sent(each) for each in behind))
@@ -89,7 +89,7 @@ def test_but_one_producer_may_have_one_in_each_partition(partitions: int, kept: 
 
 @pytest.mark.parametrize("first", [3, MAX_SEQUENCE])
 def test_the_log_may_have_what_was_refused(first: int) -> None:
-    """It was refused after it was appended, and what is behind it was not appended."""
+    """The batch was refused after it had been appended, and the batch behind it was not appended."""
     second, third, fourth = ((first + each) & MAX_SEQUENCE for each in (1, 2, 3))
     made, following = refused(sent(first), sent(second)), NextBatch(0, second)
     assert made.find(7, sent(third), following, LATER) == str(first)

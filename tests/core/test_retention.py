@@ -35,7 +35,7 @@ def row(*segments: tuple[int, int]) -> list[SegmentInfo]:
 @pytest.mark.parametrize(
     ("held", "size", "last_offset", "now", "rolls"),
     [
-        (0, 5000, 1, 99_999, False),  # an empty segment takes any one batch
+        (0, 5000, 1, 99_999, False),  # an empty segment takes any one batch, however large
         (900, 100, 1, 0, False),
         (900, 101, 1, 0, True),
         (900, 1, 1, 1499, False),
@@ -67,7 +67,7 @@ def test_a_quiet_segment_rolls_by_age() -> None:
     [(1100, 0), (1101, 1), (1201, 2), (1301, 3), (10**9, 3)],
 )
 def test_time_retention_takes_from_the_front(now: int, count: int) -> None:
-    """Also the last segment, when all that is in it is old."""
+    """Also the last segment, when all of its events are old."""
     config = TopicConfig(retention_ms=100)
     assert expired(config, row((10, 1000), (10, 1100), (10, 1200)), now) == count
 
@@ -142,10 +142,10 @@ def test_when_to_clean() -> None:
     ("latest", "offset", "tombstone", "horizon", "stays"),
     [
         (5, 5, False, None, True),
-        (5, 5, False, 0, True),  # a value in a batch whose tombstones are over
+        (5, 5, False, 0, True),  # a value in a batch whose tombstones have expired
         (5, 4, False, None, False),
-        (5, 6, False, None, True),  # the view has not come so far: nothing is known against it
-        (5, 5, True, None, True),  # no cleaning has seen it yet
+        (5, 6, False, None, True),  # the view is not that far: it does not know of a newer event
+        (5, 5, True, None, True),  # no cleaning has seen the tombstone yet
         (5, 5, True, 1001, True),
         (5, 5, True, 1000, False),
         (5, 4, True, None, False),
@@ -181,14 +181,15 @@ def test_retention_never_takes_too_much(
 
 @pytest.mark.parametrize("ahead", [3_600_000, None])
 def test_an_absurd_timestamp_keeps_nothing_for_ever(ahead: int | None) -> None:
-    """Where a topic has a limit, a stored event beyond it is no later than an event can be that came with it."""
+    """Where a topic has a limit, a stored event beyond the limit counts as no later than an event that came then could
+    be."""
     config = replace(CONFIG, retention_ms=1000, timestamp_after_ms=ahead, compact=True)
     segments = [
         SegmentInfo(0, 10, 100, 2**63 - 1, 0, 500),
         SegmentInfo(10, 20, 100, 500, 500, 500),
         SegmentInfo(20, 20, 0, -1, None),
     ]
-    end = 500 + 3_600_000 + 1000  # when its last event came, and then
+    end = 500 + 3_600_000 + 1000  # from when its last event came
     assert expired(config, segments, end) == 0
     assert expired(config, segments, end + 1) == (0 if ahead is None else 2)
     lagging = replace(config, min_compaction_lag_ms=1000)

@@ -1,4 +1,4 @@
-"""Where keys are cut: parts of about equal weight, whatever is known of them."""
+"""Where keys are cut, so that parts have about equal weight, whatever is known of them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_cuts_ascend_and_no_part_is_heavier_than_its_share_and_two_pieces(weight
 
 def test_heavy_ranges_get_more_parts() -> None:
     assert allot([1000, 3000, 0], 8) == [2, 6, 1]
-    assert allot([100, 100], 8) == [1, 1]  # too few to be worth it
+    assert allot([100, 100], 8) == [1, 1]  # too few to be worth a cut
     assert allot([0, 0], 8) == [1, 1]
     assert sum(allot([1e6] * 3, 10)) in (9, 10)
 

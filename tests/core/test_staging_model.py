@@ -1,5 +1,6 @@
-"""Random requests for one staged job, from tasks and drivers whose answers get lost, against what must hold of any
-coordinator: one outcome, told to everybody; nothing published that was not sealed, or twice; nothing after an abort."""
+"""Random requests for one staged job, from tasks and drivers that may lose their answers, compared with what must hold
+for any coordinator: one outcome, which all are told; nothing is published twice, or without a seal; and nothing after
+an abort."""
 
 from __future__ import annotations
 
@@ -35,12 +36,12 @@ class Coordinated:
         self.job: Job | None = None
         self.stagings: dict[str, StagedTask] = {}
         self.number = 0
-        self.ever: list[str] = []  # every token that there was
+        self.ever: list[str] = []  # every token that was ever given
         self.published: list[tuple[str, ...]] = []
         self.aborted = False  # an abort was answered
 
     def take(self, job: Job) -> None:
-        """A transition, as if it were on disk."""
+        """Takes a transition, as if it were on disk."""
         before = None if self.job is None else self.job.state
         if job is self.job:
             return
@@ -138,7 +139,7 @@ def test_any_order_of_requests(seed: int) -> None:
 
 
 def test_every_end_is_come_to() -> None:
-    """A model that tries nothing shows nothing."""
+    """Without this, a model that tries nothing would pass."""
     ends = set()
     for seed in range(300):
         model = Coordinated(Random(seed))

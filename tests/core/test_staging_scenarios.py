@@ -30,7 +30,7 @@ SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios").glob("staging_*.
 
 
 class Coordinator:
-    """Every transition is taken at once, as if it were on disk."""
+    """Takes every transition at once, as if it were on disk."""
 
     def __init__(self) -> None:
         self.now = 0

@@ -17,7 +17,7 @@ def test_without_a_limit_there_is_no_pause() -> None:
 @example([(1, 0.0)], 312_487)  # 3.2 us on a clock that shows 100 s: rounding is a part of it, not of 1e-9 of it
 @given(st.lists(st.tuples(st.integers(0, 10**7), st.floats(0, 5)), min_size=1, max_size=50), st.integers(1, 10**7))
 def test_the_average_holds(pieces: list[tuple[int, float]], rate: int) -> None:
-    """Who pauses as told has spent at least size / rate; and no more than that and the time that the work took."""
+    """Whoever pauses as told has spent at least size / rate, and no more than that and the time that the work took."""
     throttle, now, worked, done = Throttle(), 100.0, 0.0, 0
     for size, took in pieces:
         now += took

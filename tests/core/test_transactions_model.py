@@ -1,6 +1,6 @@
-"""Random requests from several producers on one transactional id, some told, some whose answers are lost, against what
-must hold of any coordinator: one owner at a time, one outcome for each transaction, and no outcome but the one told.
-"""
+"""Random requests from several producers on one transactional id, some of whom lose their answers, compared with what
+must hold for any coordinator: one owner at a time, one outcome for each transaction, and no outcome but the one that
+was told."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ MARKS = {TxnStage.PREPARE_COMMIT: True, TxnStage.PREPARE_ABORT: False}
 
 
 class Client:
-    """What one producer believes: its own id and epoch, and that a transaction of its own is open. `bumps`: it knows
+    """What one producer believes: its own id and epoch, and whether a transaction of its own is open. `bumps`: it knows
     that each end raises its epoch."""
 
     def __init__(self, bumps: bool) -> None:
         self.bumps = bumps
         self.id = self.epoch = -1
-        self.asked: bool | None = None  # the end that it has asked for, as long as nobody has told it what came of it
+        self.asked: bool | None = None  # the end that it has asked for, until it is told what came of it
 
 
 class Coordinated:
@@ -33,15 +33,15 @@ class Coordinated:
         self.state: Transaction | None = None
         self.next_id = 100
         self.clients = [Client(bumps) for bumps in (True, True, False)]
-        self.number = 0  # of the transaction that is or was open last
-        self.outcomes: dict[int, bool] = {}  # by number
+        self.number = 0  # the number of the transaction that is open, or was open last
+        self.outcomes: dict[int, bool] = {}  # by number: whether it was committed
         self.highest: dict[int, int] = {}  # producer id -> epoch
 
     def owns(self, client: Client) -> bool:
         return self.state is not None and (client.id, client.epoch) == (self.state.producer_id, self.state.epoch)
 
     def take(self, state: Transaction) -> None:
-        """A transition, as if it were on disk."""
+        """Takes a transition, as if it were on disk."""
         before, self.state = self.state, state
         assert state.epoch >= self.highest.get(state.producer_id, 0), "an epoch went back"
         self.highest[state.producer_id] = state.epoch
@@ -142,7 +142,7 @@ class Coordinated:
 
 
 def step(machine: Coordinated, chance: Random) -> None:
-    """Mostly the owner goes on with its work; now and then somebody else comes, or an old one comes back."""
+    """Mostly the owner goes on with its work; now and then another producer comes, or an old one comes back."""
     owner = next((n for n, each in enumerate(machine.clients) if machine.owns(each)), 0)
     client = owner if chance.random() < 0.8 else chance.randrange(3)
     told = chance.random() < 0.7

@@ -36,7 +36,7 @@ MAXIMUM_MS = 900_000
 
 
 class Coordinator:
-    """Every transition is taken at once, as if it were on disk."""
+    """Takes every transition at once, as if it were on disk."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -137,7 +137,7 @@ def producer(word: str) -> tuple[int, int]:
 
 
 def say(coordinator: Coordinator, line: str) -> list[str]:
-    """The command with its answer, or with the error that it was refused with."""
+    """The command with its answer, or with the error that refused it."""
     try:
         return [f"{line}: {obey(coordinator, line)}"]
     except KrappyError as error:

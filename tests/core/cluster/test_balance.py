@@ -1,4 +1,4 @@
-"""Proposed moves bring brokers to the same number of replicas and leaders, over racks, with few copies."""
+"""Proposed moves give brokers the same number of replicas and leaders, over racks, with few copies."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_leaders_are_only_put_into_another_order() -> None:
 
 
 def test_leaders_are_handed_on_over_others() -> None:
-    """1 shares nothing with 3, so 2 passes one on."""
+    """Broker 1 shares no partition with 3, so 2 passes one on."""
     placed = [(1, 2), (1, 2), (1, 2), (2, 3), (2, 1), (3, 2)]
     moves = propose(image_of(NO_RACKS, placed))
     assert Counter(replicas[0] for replicas in after(placed, moves)) == {1: 2, 2: 2, 3: 2}
@@ -106,12 +106,12 @@ def test_what_is_on_its_way_stays() -> None:
 
 @given(st.data())
 def test_any_cluster(data: st.DataObject) -> None:
-    """Replicas stay as many, each on another broker; racks are never fewer; where there are no racks, brokers differ by
-    one replica at most; a second proposal is empty."""
+    """Each partition has as many replicas as before, each on another broker, and never on fewer racks. Where there are
+    no racks, brokers differ by one replica at most. A second proposal is empty."""
     count = data.draw(st.integers(1, 6))
     with_racks = data.draw(st.booleans())
     racks = {id: data.draw(st.sampled_from("abc")) if with_racks else None for id in range(1, count + 1)}
-    known = st.lists(st.integers(1, count + 1), min_size=1, max_size=count, unique=True)  # count + 1: away
+    known = st.lists(st.integers(1, count + 1), min_size=1, max_size=count, unique=True)  # broker count + 1 is away
     placed = [tuple(each) for each in data.draw(st.lists(known, max_size=20))]
     image = image_of(racks, placed)
     moves = propose(image)

@@ -1,5 +1,5 @@
-"""Nobody is elected from outside the ISR while one in it may hold the read lease of an earlier leader; and whom an
-unclean election takes."""
+"""Nobody is elected from outside the ISR while a member of the ISR may hold the read lease of an earlier leader. And
+whom an unclean election takes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from krappy.core.cluster.presence import GRACE_MS, SILENCE_MS, Presence
 from krappy.core.cluster.state import NOBODY, PartitionState, read_state
 from krappy.core.cluster.tree import Create, Operation, Put
 
-# 3 led before 1, and lived when it was replaced.
+# 3 led before 1, and was alive when it was replaced.
 LED = PartitionState(leader=1, leader_epoch=6, leader_inc=1, isr=(3, 1), elr=(), min_isr=1)
 GONE_MS = 10_000.0  # when the controller sees that 3 is not registered any more
 
@@ -42,7 +42,7 @@ class Watched:
         return Image(brokers, topics={"t": self.topic}, configs=self.configs)
 
     def look(self, now: float, registered: tuple[int, ...], silent: tuple[int, ...] = ()) -> PartitionState:
-        """The state after it has looked at this time, and written what it decided."""
+        """The state after the controller has looked at this time, and has written what it decided."""
         image = self.image(*registered)
         self._now = now
         self._renewals += 1
@@ -58,7 +58,7 @@ class Watched:
         self.partition = self.partition._replace(state=read_state(put.data), version=self.partition.version + 1)
 
     def until(self, end: float, registered: tuple[int, ...], silent: tuple[int, ...] = ()) -> PartitionState:
-        """The state after it has looked every 100 ms until this time."""
+        """The state after the controller has looked every 100 ms until this time."""
         while self._now < end:
             found = self.look(min(self._now + 100, end), registered, silent)
         return found
@@ -74,7 +74,7 @@ class Watched:
 def test_who_was_replaced_while_it_lived_is_gone_before_another_from_outside_leads(
     unclean: bool, before: PartitionState, elected: tuple[int, tuple[int, ...], tuple[int, ...]]
 ) -> None:
-    """The leader is silent, and the one before it has just lost its session with ZooKeeper; it may not know that."""
+    """The leader is silent. The leader before it has just lost its session with ZooKeeper, and may not know that."""
     watched = Watched(before, unclean=unclean, min_insync=before.min_isr)
     watched.look(GONE_MS - SILENCE_MS - 100, (1, 2, 3))
     watched.until(GONE_MS - 100, (1, 2, 3), silent=(1,))
@@ -140,7 +140,7 @@ def test_one_of_the_isr_leads_as_soon_as_it_is_alive() -> None:
         (PartitionState(last_known_elr=(3,)), {2, 3}, 3),
         (PartitionState(), {1, 4}, 1),
         (PartitionState(), {4}, 4),
-        (PartitionState(last_known_elr=(4,)), {1, 4}, 4),  # it was in sync already
+        (PartitionState(last_known_elr=(4,)), {1, 4}, 4),  # 4 was in sync already
     ],
 )
 def test_whom_an_unclean_election_takes(state: PartitionState, alive: set[int], elected: int) -> None:

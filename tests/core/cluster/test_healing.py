@@ -46,7 +46,7 @@ def test_a_damaged_follower_is_made_anew_in_a_new_epoch() -> None:
     wanted = LED._replace(isr=(1, 3), emptied=(2,), leader_epoch=7)
     assert step_of(LED, 2, DAMAGED) == (Deed.BEGIN_ANEW, wanted)
     assert step_of(wanted, 2, DAMAGED) == (Deed.BEGIN_ANEW, wanted._replace(leader_epoch=8))
-    # It was not long ago: then it only leaves.
+    # It was made anew not long ago: then it only leaves.
     assert step_of(LED, 2, DAMAGED, empties=False) == (Deed.LEAVE, LED._replace(isr=(1, 3)))
     assert step_of(wanted, 2, DAMAGED, empties=False) is None
 
@@ -85,10 +85,10 @@ def test_a_follower_whose_disk_refuses_stays_a_candidate() -> None:
 @pytest.mark.parametrize(
     ("state", "broker", "there"),
     [
-        (LED._replace(isr=(1,)), 1, (1, 2, 3)),  # it is the last
-        (LED, 1, (1,)),  # nobody else is there
+        (LED._replace(isr=(1,)), 1, (1, 2, 3)),  # it is the only one in the ISR
+        (LED, 1, (1,)),  # no other broker is there
         (LED._replace(leader=NOBODY, leader_inc=-1), 2, (1, 2, 3)),
-        (LED, 2, (2, 3)),  # the leader is away: perhaps this one has to lead
+        (LED, 2, (2, 3)),  # the leader is away, so this one may have to lead
         (LED._replace(leader_inc=3), 2, (1, 2, 3)),  # the leader was started again
     ],
 )
@@ -99,7 +99,7 @@ def test_nothing_is_written_while_others_may_need_it(
 
 
 def test_a_damaged_leader_gives_the_lead_to_one_of_the_elr() -> None:
-    """And stays in the ISR: it may hold a read lease, so nothing is to be acknowledged before it follows."""
+    """And it stays in the ISR: it may hold a read lease, so nothing may be acknowledged before it follows."""
     alone = LED._replace(isr=(1,), elr=(3,))
     wanted = alone._replace(leader=3, leader_inc=4, leader_epoch=7, isr=(1, 3), elr=())
     assert step_of(alone, 1, DAMAGED) == (Deed.HAND_OVER, wanted)
@@ -113,7 +113,7 @@ def test_who_has_lost_events_is_no_candidate_whoever_else_is(state: PartitionSta
     assert found is not None
     assert found[0] is Deed.LEAVE
     assert 1 not in (*found[1].isr, *found[1].elr, found[1].leader)
-    assert found[1].leader_epoch == state.leader_epoch + 1  # what its leader hears late does not bring it back
+    assert found[1].leader_epoch == state.leader_epoch + 1  # so what its leader hears late does not bring it back
 
 
 def test_a_leader_that_opens_its_log_anew_leads_in_a_new_epoch() -> None:

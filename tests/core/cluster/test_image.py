@@ -1,4 +1,4 @@
-"""The image that is kept up to date equals the one that is folded from the whole tree, whatever changes."""
+"""The image that is kept up to date equals the one that is made from the whole tree, whatever changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rooted() -> Tree:
 
 
 class Life:
-    """Random changes of a cluster, some of which nobody can read."""
+    """Random changes of a cluster, some of which write what nobody can read."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -96,7 +96,7 @@ def test_it_is_the_image_of_the_whole_tree(seed: int) -> None:
     for _ in range(60):
         before, was = life.image, repr(life.image)
         life.step()
-        assert repr(before) == was  # nobody's image changes
+        assert repr(before) == was  # an image that somebody has does not change
         if not life.image.unreadable:
             assert life.image == Image().after(dict(life.tree.under("/")))
 
@@ -132,7 +132,7 @@ def test_what_it_tells() -> None:
 
 
 def test_many_settings_are_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start folds those of all topics at once."""
+    """A start takes in the settings of all topics at once."""
     copied: list[Any] = []
 
     def copy(*given: Any) -> dict[Any, Any]:
@@ -144,7 +144,7 @@ def test_many_settings_are_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
     changes: Changes = {paths.config("topics", str(name)): Znode(data) for name in range(50)}
     monkeypatch.setattr(image_module, "dict", copy, raising=False)
     image = before.after(changes)
-    assert len(copied) == 2  # all kinds, and those of topics
+    assert len(copied) == 2  # the settings of all kinds, and those of topics
     assert len(image.configs["topics"]) == 50
     assert before.config("topics", "0") == {"x": "y"}
     gone = image.after(dict.fromkeys(changes))
@@ -177,7 +177,7 @@ def partition_in(epoch: int) -> Image:
 
 
 def test_no_leader_epoch_is_beyond_what_can_be_told() -> None:
-    """One that somebody has written keeps only its partition from being known; and none is written."""
+    """If somebody has written such an epoch, only its partition is not known; and Krappy never writes one."""
     image = partition_in(LAST)
     assert image.topics["t"].partitions[0].state.leader_epoch == LAST
     state = image.topics["t"].partitions[0].state
@@ -215,7 +215,8 @@ def test_fields_of_others_stay() -> None:
 
 @pytest.mark.parametrize("before", [None, False, True])
 def test_a_topic_that_may_have_strays_is_known_as_that(before: bool | None) -> None:
-    """Brokers of earlier versions, and those that are alone, drop `false`: they do not look at keys without a view."""
+    """Brokers of earlier versions, and brokers that are alone, drop `false`: they do not look at keys
+    without a view."""
 
     def image_of(data: bytes) -> TopicImage:
         return Image().after({paths.topic("t"): Znode(data)}).topics["t"]
@@ -231,9 +232,9 @@ def test_a_topic_that_may_have_strays_is_known_as_that(before: bool | None) -> N
 @pytest.mark.parametrize(
     ("state", "alive", "expected"),
     [
-        (PartitionState(isr=(3, 2)), {2, 3}, (2, (3, 2), ())),  # by the order of the replicas
+        (PartitionState(isr=(3, 2)), {2, 3}, (2, (3, 2), ())),  # the order of the replicas decides
         (PartitionState(elr=(2, 3)), {2, 3}, (2, (2,), (3,))),  # the others stay candidates
-        (PartitionState(isr=(1,), elr=(2, 3)), {2, 3}, (-1, (1,), (2, 3))),  # who is in the ISR may hold a lease
+        (PartitionState(isr=(1,), elr=(2, 3)), {2, 3}, (-1, (1,), (2, 3))),  # a broker in the ISR may hold a read lease
         (PartitionState(isr=(), elr=(2,)), {3}, (-1, (), (2,))),
         (PartitionState(isr=(1,)), {2, 3}, (-1, (1,), ())),
     ],
@@ -247,7 +248,7 @@ def test_who_is_elected(
 
 
 def test_who_is_elected_alone_may_acknowledge_events_at_once() -> None:
-    """Then others have not all of them for long."""
+    """Then the others lack some of them for long."""
     _, after = elected(PartitionState(elr=(1, 2, 3)), (1, 2, 3), {2, 3})
     assert normalise(after, (1, 2, 3), min_insync=1).elr == ()
 

@@ -1,4 +1,5 @@
-"""A leader takes into its ISRs only who has renewed its lease lately, as far as it has seen that itself."""
+"""A leader takes only brokers into its ISRs that have renewed their leases lately, as far as the leader itself has
+seen."""
 
 from __future__ import annotations
 
@@ -41,4 +42,4 @@ def test_who_is_registered_anew_is_heard_and_who_is_gone_is_not() -> None:
     assert renewals.heard(1)
     assert not renewals.heard(2)
     renewals.look(image(2, 1), {1: 5, 2: 9}, 200)
-    assert not renewals.heard(2)  # it came while this leader looked, and has renewed nothing yet
+    assert not renewals.heard(2)  # it came while this leader looked, and has not renewed its lease yet

@@ -39,7 +39,8 @@ def test_one_replica_commits_what_it_has() -> None:
 
 
 def test_a_dead_follower_does_not_come_back_while_its_registration_lives() -> None:
-    """The controller takes it out when its lease is silent, which is seconds before its session ends."""
+    """The controller takes the broker out of the ISR when its lease is silent, which is seconds before its session
+    ends."""
     replicas = ReplicaSet(1, (1, 2, 3), 2, 10, 10, 0.0)
     for follower in (2, 3):
         replicas.fetched(follower, 0, 10, 10, 20_000.0)
@@ -57,7 +58,7 @@ def test_who_was_away_is_known_by_its_broker_epoch_or_its_silence() -> None:
     replicas = ReplicaSet(1, (1, 2), 1, 10, 20, 0.0)
     assert replicas.slowest(0, 1000) == float("inf")
     assert replicas.is_new(3, 7, 0, 1000)
-    assert not replicas.is_new(2, 7, 0, 1000)  # it is in sync: it has all that is committed
+    assert not replicas.is_new(2, 7, 0, 1000)  # it is in sync, so it has all that is committed
     replicas.fetched(3, 7, 4, 20, 100.0)
     replicas.fetched(2, 7, 20, 20, 100.0)
     assert not replicas.is_new(3, 7, 1100, 1000)

@@ -14,11 +14,11 @@ from tests.core.cluster.simulation.world import World
 
 KEPT_DAMAGED = (79, 1000094, 1000297, 5000241)
 EXPLORE = bool(os.environ.get("KRAPPY_EXPLORE"))
-# How many seeds from each of these on, for each of four kinds of histories: 108 in all in `make test`, which has the
-# same ones each time. What it must find are mutants, by seeds of their own.
+# From each of these seeds on, so many seeds are tried for each of four kinds of histories: 108 in all in `make test`,
+# the same ones each time. What these tests must find are mutants, which have seeds of their own.
 FIRST = range(0, 300, 25 if EXPLORE else 100)
 TOGETHER = 25 if EXPLORE else 9
-# Histories that once were found wrong, most of them for a fault of the simulated world itself.
+# Histories that failed once, most of them by a fault of the simulated world itself.
 KEPT = [  # (seed, whether replicas change, whether elections may be unclean)
     *((seed, True, False) for seed in (2, 6, 766, 886, 1927, 2163, 2282, 2542, 171)),
     (210, True, True),
@@ -33,7 +33,7 @@ def test_nothing_acknowledged_is_lost_and_no_read_is_stale(first: int) -> None:
     for seed in range(first, first + TOGETHER):
         for what, count in World(seed, min_isr=1 + seed % 3).run().counts.items():
             counts[what] = counts.get(what, 0) + count
-    # The histories are worth something only if the cluster works in them, and much happens.
+    # The histories are worth something only if the cluster works in them, and if much happens.
     assert {"acks", "reads", "leaders", "kills", "disks", "cuts", "expanded", "shrunk"} <= counts.keys()
     assert counts["acks"] > TOGETHER * 30
 
@@ -65,7 +65,7 @@ def test_logs_that_fail_become_whole_again(first: int) -> None:
 
 
 def test_some_of_these_logs_lose_events() -> None:
-    """Few do, so not every test above has one."""
+    """Few logs lose events, so not each of the tests above has one."""
     runs = (World(seed, min_isr=1 + seed % 3, moves=seed % 5 == 0, damages=True).run() for seed in range(TOGETHER))
     assert any(run.counts.get("losses") for run in runs)
 
@@ -81,7 +81,8 @@ def test_a_history_that_was_wrong_once(seed: int, moves: bool, unclean: bool) ->
 
 
 def test_a_replica_that_is_back_before_it_heard_that_it_left_may_be_elected_uncleanly() -> None:
-    """It deletes its log then, before it leads. The election takes the first replica here, or it would take another."""
+    """It then deletes its log before it leads. Here the election takes the first replica; else it would take another
+    one."""
 
     def first(state: PartitionState, replicas: Sequence[int], alive: Collection[int], adding: object) -> int:
         return elected_uncleanly(state, replicas, alive)

@@ -1,4 +1,5 @@
-"""The tree against a model that does one operation after the other to a copy, and keeps it if all were possible."""
+"""The tree against a model: it does one operation after the other to a copy, and keeps the copy if all were
+possible."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ operations = st.one_of(
 
 
 def done(nodes: dict[str, Znode], operation: Operation) -> Refusal | None:
-    """What ZooKeeper's documentation says, of a plain dictionary."""
+    """Does to a plain dictionary what ZooKeeper's documentation says."""
     path = operation.path
     if isinstance(operation, Create):
         if path in nodes:
@@ -84,7 +85,7 @@ def test_as_the_model(sets: list[list[Operation]]) -> None:
                     journal[path] = znode
         assert dict(tree.under(ROOT)) == nodes
         assert len(tree) == len(nodes)
-    assert dict(Tree(journal).under(ROOT)) == nodes  # what a disk has kept is all of it
+    assert dict(Tree(journal).under(ROOT)) == nodes  # the disk has kept all of it
 
 
 def test_what_a_session_leaves() -> None:

@@ -1,4 +1,4 @@
-"""Assignors: everything is assigned once, evenly, and stays where it is as far as that allows."""
+"""Assignors: every partition is assigned once, evenly, and stays where it is as far as that allows."""
 
 from __future__ import annotations
 
@@ -54,12 +54,13 @@ def test_uniform_is_even_and_stays(members: dict[str, object], sizes: dict[bytes
 def test_uniform_moves_the_fewest_where_all_subscribe_alike(
     members: dict[str, object], sizes: dict[bytes, int]
 ) -> None:
-    """Everybody keeps what it had, up to its share; the larger shares are where they save moves."""
+    """Every member keeps what it had, up to its share. Moves are saved by giving the larger shares to those who have
+    more."""
     asked = {name: Wants(frozenset(sizes), w.holds, w.order) for name, w in wants(members).items()}  # type: ignore[arg-type]
     found = uniform(asked, sizes)
     had: dict[str, set[tuple[bytes, int]]] = {}
     seen: set[tuple[bytes, int]] = set()
-    for name in sorted(asked):  # of two who say that they have a partition, it is the first one's
+    for name in sorted(asked):  # if two say that they have a partition, it belongs to the first one
         had[name] = {(topic, at) for topic, at in asked[name].holds if at < sizes.get(topic, 0)} - seen
         seen |= had[name]
     if asked:
@@ -74,7 +75,7 @@ def test_uniform_moves_the_fewest_where_all_subscribe_alike(
 def test_uniform_moves_to_a_newcomer_what_it_gets_and_nothing_else(
     members: dict[str, object], sizes: dict[bytes, int]
 ) -> None:
-    """Where it could take everything, and the others were level before."""
+    """Where the newcomer could take any partition, and the others were level before."""
     asked = wants(members)  # type: ignore[arg-type]
     before = uniform(asked, sizes)
     settled = {name: Wants(each.topics, before[name], name) for name, each in asked.items()}
@@ -88,7 +89,7 @@ def test_uniform_moves_to_a_newcomer_what_it_gets_and_nothing_else(
 def test_uniform_lets_others_keep_what_they_have_when_nothing_has_to_level(
     members: dict[str, object], sizes: dict[bytes, int], leaving: str
 ) -> None:
-    """Who leaves had all alone what it had: the others are not concerned."""
+    """The member that leaves was the only one to want what it had: the others are not concerned."""
     asked = wants(members)  # type: ignore[arg-type]
     own = {b"own-" + topic: size for topic, size in sizes.items()}
     asked[leaving] = Wants(frozenset(own), frozenset(), leaving)
@@ -99,7 +100,7 @@ def test_uniform_lets_others_keep_what_they_have_when_nothing_has_to_level(
 
 
 def test_uniform_gives_no_more_than_it_must_where_subscriptions_differ() -> None:
-    """Ten members, each with half of the topics; another joins, and leaves again."""
+    """There are ten members, each with half of the topics; another one joins, and leaves again."""
     topics = [b"%d" % number for number in range(20)]
     sizes = dict.fromkeys(topics, 10)
     subscribed = {f"m{at}": frozenset(topics[(at * 3 + step) % 20] for step in range(10)) for at in range(10)}

@@ -1,8 +1,9 @@
 """Random lives of a classic group, with clients that behave as Kafka's do, and some that die.
 
-Held at every step: the generation only grows; each request is answered once; who is told UNKNOWN_MEMBER_ID is unknown.
-Held in the end, after everybody alive has had the time: one stable generation with all of them, in which the leader's
-assignment has reached everybody; and a static member that comes back then changes nothing for the others.
+Checked at every step: the generation only grows, each request is answered once, and a member that is told
+UNKNOWN_MEMBER_ID is unknown. Checked at the end, when everybody who is alive has had enough time: one stable generation
+has all of them, the leader's assignment has reached everybody, and a static member that comes back then changes nothing
+for the others.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ WHO = st.integers(0, 4)
 
 @dataclass
 class Client:
-    """As librdkafka does: joins, syncs, heartbeats, and begins anew when it is told to."""
+    """Acts as librdkafka does: joins, syncs, sends heartbeats, and begins anew when it is told to."""
 
     number: int
     static: bool
     alive: bool = True
     member_id: str = ""
     generation: int = -1
-    waits: str = ""  # for "join" or "sync"
-    joins: bool = True  # must join next
+    waits: str = ""  # for the answer to "join" or "sync"
+    joins: bool = True  # it must join next
     assignment: bytes = b""
 
 
@@ -80,7 +81,7 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.group.generation > 0)
     @rule()
     def restart(self) -> None:
-        """The broker comes back; who waited for an answer gets none, and tries again."""
+        """The broker comes back. Clients that waited for an answer get none, and try again."""
         self.group = ClassicGroup.load(self.group.dump(), self.rules_, self.now)
         self.tokens.clear()
         for client in self.clients.values():

@@ -43,7 +43,7 @@ class Player:
             int(options.get("delay", 0)), int(options.get("max", 1000)), int(options.get("bytes", 10**6))
         )
         self.group = ClassicGroup(self.rules)
-        self.ids: dict[str, str] = {}  # who -> its member id now
+        self.ids: dict[str, str] = {}  # who -> its current member id
         self.generations: dict[str, int] = {}
         self.count = 0
         return []

@@ -1,4 +1,4 @@
-"""What a classic group of as many members as it may have costs, counted in calls rather than seconds."""
+"""What a classic group with the most members that it may have costs, counted in calls rather than seconds."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ def test_a_rebalance_looks_at_each_members_metadata_once(monkeypatch: pytest.Mon
     answers = [reply.answer for reply in group.out]
     assert len(answers) == MOST
     told = [len(answer.members) for answer in answers if isinstance(answer, Joined)]
-    assert sorted(told) == [0] * (MOST - 1) + [MOST]  # the leader alone is told of them
+    assert sorted(told) == [0] * (MOST - 1) + [MOST]  # only the leader is told of the members
     assert looked == MOST

@@ -1,7 +1,7 @@
 """Random lives of a group that members of both protocols come to and leave, eager and cooperative, static or not.
 
-Held at every step: no partition is with two clients that are alive and in the group. Held in the end: each partition
-is with exactly one, and the group is of the kind that its members are.
+Checked at every step: no partition is with two clients that are alive and in the group. Checked at the end: each
+partition is with exactly one client, and the group is of the kind of its members.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Client:
     eager: bool
     instance: str | None
     in_group: bool = False
-    owned: set[str] = field(default_factory=set)  # as t0
-    told: set[str] | None = None  # to be had, once what is too much is given up
+    owned: set[str] = field(default_factory=set)  # as t0: topic t, partition 0
+    told: set[str] | None = None  # what it is to have once it has given up the rest
     last: int = 0
 
 
@@ -140,7 +140,7 @@ class Lives(RuleBasedStateMachine):
         self._hear(said)
 
     def _hear(self, said: list[str]) -> None:
-        """Every answer, to whoever it is; answers may make others go on."""
+        """Passes every answer on to its client; an answer may make others go on."""
         for line in said:
             name, _, told = line.partition(" < ")
             client = next((each for each in self.clients.values() if each.name == name), None)
@@ -158,7 +158,7 @@ class Lives(RuleBasedStateMachine):
             elif told.startswith("synced"):
                 given = {*told.split()[1:]} - {"nothing"}
                 client.last = self.player.now
-                if client.owned - given:  # it lets go of those in a while, and then joins again
+                if client.owned - given:  # it gives these up in a while, and then joins again
                     client.told = given
                     client.owned |= given
                 else:
@@ -175,7 +175,7 @@ class Lives(RuleBasedStateMachine):
         self._hear(self.player.run_sync([client.name], options))
 
     def _assign(self, members: list[str]) -> str:
-        """As the cooperative-sticky assignor: nobody is given what another still owns."""
+        """Assigns as the cooperative-sticky assignor does: nobody is given what another member still owns."""
         names = {id: name for name, id in self.player.ids.items()}
         owners = {at: each.name for each in self.clients.values() for at in each.owned if self._is_member(each)}
         given: dict[str, list[str]] = {names[id]: [] for id in members if id in names}

@@ -205,7 +205,7 @@ class Player:
         return []
 
     def _after(self) -> list[str]:
-        """As the broker does."""
+        """What the broker does after each command."""
         if isinstance(self.group, ModernGroup) and only_classic(self.group):
             self.group = downgrade(self.group, RULES, self.now, self.topics)
         return self._said()

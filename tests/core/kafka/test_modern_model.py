@@ -1,7 +1,7 @@
 """Random lives of a KIP-848 group, with clients that own what they are told, until they say that they do not.
 
-Held at every step: no partition is with two clients that are alive and in the group. Held in the end, after a few
-heartbeats of everybody: each partition subscribed to is with exactly one who does, and the group is stable.
+Checked at every step: no partition is with two clients that are alive and in the group. Checked at the end, after a few
+heartbeats of everybody: each partition is with exactly one client that subscribes to it, and the group is stable.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Client:
     instance: str | None
     epoch: int = 0
     owned: frozenset[Partition] = field(default_factory=frozenset)
-    told: frozenset[Partition] | None = None  # to be had, once what is too much is given up
+    told: frozenset[Partition] | None = None  # what it is to have once it has given up the rest
     last: int = 0  # when its last heartbeat was
 
 
@@ -61,7 +61,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(who=WHO)
     def revoke(self, who: int) -> None:
-        """The client's program lets go of what it is to give up."""
+        """The client's program gives up what it is to give up."""
         client = self.clients.get(who)
         if client is not None and client.told is not None:
             client.owned &= client.told
@@ -98,7 +98,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from([100, 4000, SESSION]))
     def time(self, ms: int) -> None:
-        """Passes; clients whose session is over own nothing any more: they know the time, too."""
+        """Time passes. Clients whose session is over own nothing any more: they know the time, too."""
         self.now += ms
         for client in self.clients.values():
             if self.now - client.last >= SESSION:
@@ -157,7 +157,7 @@ class Lives(RuleBasedStateMachine):
                 if client.told is not None:
                     client.owned &= client.told
             self.time(1000)
-        for _ in range(2 * SESSION // 1000):  # who is gone without a word is out by now
+        for _ in range(2 * SESSION // 1000):  # clients that left without a word are out by now
             for who, client in self.clients.items():
                 self._beat(who)
                 if client.told is not None:

@@ -114,7 +114,7 @@ class Player:
         return []
 
     def _keep(self) -> None:
-        """As the broker does."""
+        """Keeps the records as the broker does."""
         if not self.group.saved:
             self.kept[""] = msgpack.packb(self.group.dump())
             self.group.saved = True

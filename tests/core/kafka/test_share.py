@@ -1,4 +1,4 @@
-"""What share groups have of their own (KIP-932): their assignor, acknowledgements, where they begin to read."""
+"""What share groups (KIP-932) have beside other groups: their assignor, acknowledgements, where they begin to read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of a share group in a partition: read back as it was written, and who may write it."""
+"""The state of a share group in a partition: it is read back as it was written; and who may write it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_state_that_no_leader_has_begun_and_one_of_before() -> None:
     assert ShareState.load(state.dump()) == state._replace(leases=[])
     assert (state.start, state.complete, state.batches()) == (NOT_BEGUN, 0, [])
     assert leases_of(NOT_BEGUN, []) == []
-    alone = Leases(5, max_deliveries=5).dump()  # as a broker that was alone wrote it
+    alone = Leases(5, max_deliveries=5).dump()  # as a broker that is alone wrote it
     assert ShareState.load(alone) == ShareState(0, NOT_BEGUN, 0, alone)
     for damaged in ([], [1], [2, 1, 1], [2, 1, 1, 1, 7]):
         with pytest.raises(ValueError, match=r"state|unpack"):

@@ -1,4 +1,4 @@
-"""What the broker reads of the classic consumers' own messages, held against kio, cut anywhere, and mangled."""
+"""What the broker reads of the classic consumers' own messages, compared with kio, cut anywhere, and mangled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OF_TWO_TOPICS = bytes.fromhex("0000 00000002 0001 61 0003 74c3a9 ffffffff")
 
 
 def written(version: int, entity: Any) -> bytes:
-    """By kio."""
+    """The bytes that kio writes."""
     body = io.BytesIO()
     entity_writer(type(entity))(body, entity)
     return version.to_bytes(2, "big") + body.getvalue()
@@ -45,7 +45,7 @@ def names(chance: random.Random) -> list[str]:
 
 
 def partitions(module: Any, chance: random.Random) -> tuple[Any, frozenset[NamedPartition]]:
-    """As kio has them, and as the broker has them."""
+    """Partitions as kio has them, and as the broker has them."""
     owned = {name: tuple(chance.sample(range(2**31), chance.randrange(4))) for name in names(chance)}
     theirs = tuple(module.data.TopicPartition(topic=name, partitions=indexes) for name, indexes in owned.items())
     return theirs, frozenset((name, index) for name, indexes in owned.items() for index in indexes)

@@ -1,4 +1,4 @@
-"""Topic patterns. Of `^` and `$` inside of them: clients join several patterns to one, each in a group of its own."""
+"""Topic patterns, and `^` and `$` inside of them: clients join several patterns to one, each in a group of its own."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ BAD += ["x" * 4097, "((((a{50}){50}){50}){50})", r"(\pL{1,30}){30}"]
 
 @pytest.mark.parametrize("pattern", GOOD)
 def test_patterns_match_whole_names(pattern: str) -> None:
-    """As Python's own expressions, where the two have the same syntax."""
+    """They match as Python's own expressions do, where the two have the same syntax."""
     regex = NameRegex(pattern)
     for name in NAMES:
         assert regex.matches(name) == (re.fullmatch(pattern, name, re.ASCII) is not None), name

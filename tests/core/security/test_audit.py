@@ -61,7 +61,7 @@ def test_a_change_is_told_whatever_else_comes() -> None:
 
 
 def test_repeats_are_no_way_around_the_pace() -> None:
-    """10,000 denials, each twice: what is told a minute later is bounded, too."""
+    """There are 10,000 denials, each twice: what is told a minute later is bounded, too."""
     trail = AuditTrail()
     for _ in range(2):
         for n in range(5000):
@@ -90,7 +90,7 @@ def test_failures_of_an_address_are_summed() -> None:
     )
 )
 def test_nothing_is_lost_and_memory_is_bounded(events: list[tuple[str | None, int | None, float, bool]]) -> None:
-    """Each event is in a line, or counted in one."""
+    """Each event has a line, or is counted in one."""
     trail, now, told = AuditTrail(kept=4), 0.0, 0
     for source, repeats, pause, summed in events:
         now += pause

@@ -1,4 +1,4 @@
-"""What is read of certificates, and which users they stand for."""
+"""What is read from certificates, and which users they stand for."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_what_is_no_certificate(data: bytes) -> None:
     for pem in (data, wrapped):
         with pytest.raises(ValueError, match="certificate"):
             validity(pem)
-        certificates(pem)  # raises nothing
+        certificates(pem)  # no error is raised
 
 
 @pytest.mark.parametrize(("label", "behind"), [("", b""), ("TRUSTED ", b"\x30\x00"), ("X509 ", b"")])

@@ -1,4 +1,4 @@
-"""Client quotas: whose counts, and what they allow, beside a naive model."""
+"""Client quotas: which one counts for whom, and what they allow, compared with a naive model."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_who_waits_as_told_keeps_to_the_rate(rate: float, seconds: list[float]) 
 @pytest.mark.parametrize("key", [PRODUCE, CONSUME, QuotaKey.REQUEST])
 def test_what_others_did_is_owed_for_a_bounded_time(key: QuotaKey) -> None:
     use = use_of((QuotaEntity("ada"), 10.0), key=key)
-    assert use.spend(key, ADA, 10_000, 0.0) == pytest.approx(999.0)  # for oneself all
+    assert use.spend(key, ADA, 10_000, 0.0) == pytest.approx(999.0)  # one's own use counts as a whole
     assert use.wait(key, ADA, 0.0) == WINDOW
     assert use.spend(key, ADA, 10, 0.0) == pytest.approx(WINDOW + 1)
     assert use.wait(key, ADA, 0.0) == WINDOW
@@ -140,15 +140,15 @@ def test_who_comes_while_others_are_over_it_takes_his_place_behind_them() -> Non
     found = [use.place(PRODUCE, payer, amount, 5.0, now) for payer, amount, now in places]
     waits = [(0.0, 3.0), (3.0, 1.0), (3.0, 2.0)]  # of the first, 10 may be used at once
     assert [value for each in found if each is not None for value in each] == pytest.approx(sum(waits, ()))
-    assert use.place(PRODUCE, others, 1, 4.9, 1.0) is None  # that is too late; nothing is noted
+    assert use.place(PRODUCE, others, 1, 4.9, 1.0) is None  # this wait would be too long, and nothing is noted
     assert use.wait(PRODUCE, ADA, 1.0) == pytest.approx(5.0)
     assert use.place(PRODUCE, Payer("bob"), 1e9, 0.0, 1.0) == (0.0, 0.0)
 
 
 @given(st.floats(1, 1e6), st.lists(st.tuples(st.floats(0, 3), st.floats(0.001, 2 * WINDOW)), min_size=1, max_size=60))
 def test_places_keep_to_the_rate_and_are_bounded(rate: float, asked: list[tuple[float, float]]) -> None:
-    """However they come, and whoever waits for nothing: what begins is within the rate; of one that takes more than the
-    window only that counts for the others."""
+    """However requests come, and whoever does not wait: what begins keeps to the rate. Of a request that takes more
+    than the window, only the window counts for the others."""
     use, now, done, most = use_of((QuotaEntity("ada"), rate)), 0.0, 0.0, 10.0
     for pause, seconds in asked:
         now += pause
@@ -169,7 +169,7 @@ def test_a_turn_has_about_as_much_as_the_largest_in_line() -> None:
         turns.append(use.turn(PRODUCE, ADA, 0.0))
         use.place(PRODUCE, ADA, 1, math.inf, 0.0)
     assert turns[:2] == pytest.approx([90.0, 81.0])
-    assert turns[-1] == pytest.approx(0.9)  # of one that came long ago nothing is left
+    assert turns[-1] == pytest.approx(0.9)  # what came long ago does not count any more
     assert use.turn(PRODUCE, ADA, 1000.0) == 0.0
 
 
@@ -183,7 +183,7 @@ def test_while_somebody_is_lent_all_that_there_is_nobody_else_begins() -> None:
     use = use_of((QuotaEntity("ada"), 10.0), key=CONSUME)
     assert use.lend(CONSUME, Payer("bob"), 1e9, 0.0) == 0.0
     assert use.lend(CONSUME, ADA, 4.0, 0.0) == 4.0
-    assert use.wait(CONSUME, ADA, 0.0) == 0.0  # there is enough for somebody else
+    assert use.wait(CONSUME, ADA, 0.0) == 0.0  # there is enough left for somebody else
     lent = use.lend(CONSUME, ADA, 1e9, 0.0)
     assert lent == 20.0
     assert use.wait(CONSUME, ADA, 0.0) == pytest.approx(1.4)
@@ -205,8 +205,8 @@ def test_a_quota_that_was_away_begins_anew_and_others_do_not() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.floats(0.01, 1), st.floats(1, 50)), max_size=200))
 def test_a_bound_of_memory_lets_nobody_have_more(work: list[tuple[str, float, float]]) -> None:
-    """With room for three of eight, each still keeps to his rate, and memory is bounded. Those who share may have less
-    each, not more."""
+    """There is room for three of eight payers. Each still keeps to his rate, and memory is bounded. Those who share a
+    place may each have less, but not more."""
     use = use_of((QuotaEntity(None, DEFAULT), 10.0), most=3)
     models, now = {name: Naive(10.0, 1.0) for name in "abcdefgh"}, 0.0
     for name, pause, amount in work:

@@ -1,4 +1,4 @@
-"""SCRAM: the examples of the RFCs, another implementation on either side, and whatever else may come."""
+"""SCRAM: the examples of the RFCs, another implementation on either side, and anything else that a peer may send."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_example_of_rfc_7677() -> None:
 
 
 def test_the_derivation_of_rfc_5802() -> None:
-    """Its example has SHA-1, which is not served: the same code with the same numbers."""
+    """Its example uses SHA-1, which is not served: the same code must come to the example's numbers."""
     HASHES["SCRAM-SHA-1"] = "sha1"
     try:
         server = ScramServer(
@@ -109,7 +109,7 @@ def test_scramp_as_a_server(mechanism: str) -> None:
 
 
 def final_with(nonce: str, told: bytes, first: bytes) -> bytes:
-    """A client's last message that names this nonce, and proves the password "pencil"."""
+    """A client's last message: it names this nonce, and proves the password "pencil"."""
     without = f"c=biws,r={nonce}"
     key = salted("SCRAM-SHA-512", "pencil", SALT, 4096)
     own = hmac.digest(key, b"Client Key", "sha512")
@@ -121,7 +121,7 @@ def final_with(nonce: str, told: bytes, first: bytes) -> bytes:
 
 @pytest.mark.parametrize(("nonce", "taken"), [("cs", True), ("ccs", True), ("c", False), ("s", False), ("xcs", False)])
 def test_the_nonce_that_a_client_proves_has_all_of_the_servers(nonce: str, taken: bool) -> None:
-    """librdkafka before 2.6.1 says "ccs"."""
+    """librdkafka before 2.6.1 sends "ccs"."""
     first, server = b"n,,n=user,r=c", ScramServer("SCRAM-SHA-512", lambda user: credential("SCRAM-SHA-512"), "s")
     final = final_with(nonce, server.step(first), first)
     with contextlib.nullcontext() if taken else pytest.raises(ScramRefused):

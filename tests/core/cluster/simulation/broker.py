@@ -1,4 +1,4 @@
-"""A simulated broker: what it does between the real rules."""
+"""A simulated broker: what a broker does between the real rules."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Broker:
         self.paused = 0.0
         # what is on its disk
         self.log: list[Event] = []
-        self.on_disk = 0  # how many events are
+        self.on_disk = 0  # how many events of the log are synced
         self.epochs = world.rules.epochs()
         self.high_watermark = 0
-        self.lost = False  # the disk has lost events, and nobody was told
-        self.some_lost = False  # not all of them
+        self.lost = False  # the disk has lost events, and the broker has told nobody yet
+        self.some_lost = False  # it has lost some events, but not all
         self.disk = SimulatedDisk(self)
         self.link = Link(self)
         self.role = Role.OFFLINE
@@ -64,16 +64,16 @@ class Broker:
         self._renewed = -1e18
         self._fetching: tuple[int, float] | None = None
         self._begin_session()
-        self.epoch = -1  # the leader epoch that it knows
-        self.led = -1  # the one in which it led last
+        self.epoch = -1  # the last leader epoch that it knows
+        self.led = -1  # the last leader epoch in which it led
 
     def _begin_session(self) -> None:
         self.image = Image()
-        self.is_current = False  # whether the image has all that was told
+        self.is_current = False  # whether the image has all changes that the broker was told of
         self._noted = self._seen = 0
         self.epoch_of = 0  # its broker epoch; 0: not registered
         self.lease = self.world.rules.lease()
-        self.control: int | None = None  # as the controller: the version of the znode with its epoch
+        self.control: int | None = None  # if it is the controller: the version of the znode with the controller epoch
         self.presence: Presence = self.world.rules.presence()
         self._looking = self._registering = self._controlling = False
         self._offline()
@@ -82,11 +82,11 @@ class Broker:
         self.role = Role.OFFLINE
         self.replicas: ReplicaSet | None = None
         self._waiting: list[tuple[int, int]] = []  # (end, value) of events that are not acknowledged yet
-        self._version = -1  # of the partition's state
+        self._version = -1  # the version of the partition's state
         self._fetching = None
 
     def kill(self, *, power: bool) -> None:
-        """`power`: the machine loses what was not synced, else the process alone ends."""
+        """`power`: the machine loses what was not synced. Else only the process ends."""
         chance = self.world.chance
         self.is_up = False
         self._offline()
@@ -103,11 +103,11 @@ class Broker:
         self.disk.emptied()
 
     def rest(self) -> None:
-        """It takes part in nothing, until it is told its role again."""
+        """The broker takes part in nothing until it is told its role again."""
         self._offline()
 
     def take_again(self) -> None:
-        """Takes its role with another log."""
+        """The broker takes its role again, with another log."""
         partition = self.image.topics[TOPIC].partitions[0]
         if self.epoch_of and partition.version >= 0 and partition.state.leader_epoch >= self.epoch:
             self._take(partition)
@@ -119,7 +119,7 @@ class Broker:
         self.epochs = self.world.rules.epochs()
         for offset, (epoch, _) in enumerate(self.log):
             self.epochs.note(epoch, offset)
-        # It is written to disk from time to time.
+        # It is written to disk from time to time, so after a start it may be lower.
         self.high_watermark = self.world.chance.randint(0, min(self.high_watermark, len(self.log)))
 
     def restart(self) -> None:
@@ -158,7 +158,8 @@ class Broker:
     # --- registration
 
     def _register(self) -> None:
-        """In steps, each behind the answer to the one before. A lost answer makes it begin anew."""
+        """The registration has several steps, each after the answer to the one before. A lost answer makes it begin
+        anew."""
         if self._registering:
             return
         self._registering = True
@@ -169,7 +170,7 @@ class Broker:
             self._registering = False
 
         def ask(what: list[Operation] | Callable[[], Any], done: Callable[[Any], Any]) -> None:
-            """After a while: anything may happen between two steps."""
+            """Asks after a while: anything may happen between two steps."""
             self.link.later(self.world.short(50, 2000), lambda: self.link.ask(what, done))
 
         def first() -> None:
@@ -210,8 +211,9 @@ class Broker:
             self._read_image()
 
         def remove(found: Znode | None) -> None:
-            """What is registered is its own, of an answer that was lost; or the process is dead that registered, for
-            this one holds the lock of the folder. It may wait for the end of that session, too."""
+            """The registration that is found may be its own, if the answer to it was lost. Or it is that of a process
+            which is dead, for this process holds the lock of the folder. The broker may also wait for the end of that
+            session."""
             if found is not None and (found.owner == self.link.session or chance.random() < 0.5):
                 ask([Delete(paths.broker(self.id))], again)
             else:
@@ -220,7 +222,7 @@ class Broker:
         first()
 
     def _renew(self) -> None:
-        """The read lease: a write of this session, good from when it was sent."""
+        """Renews the read lease: by a write of this session, and the lease counts from when the write was sent."""
         now = self.clock()
         if now - self._renewed < RENEW_MS:
             return
@@ -238,7 +240,8 @@ class Broker:
     # --- controller
 
     def _control(self) -> None:
-        """Looks who is there; becomes the controller if there is none, or if that is silent; decides."""
+        """Looks which brokers are there. Becomes the controller if there is none, or if that one is silent. As the
+        controller, decides."""
         if not self._looking:
             self._looking = True
             self.link.ask(self._leases, self._look)
@@ -265,8 +268,8 @@ class Broker:
                 self.link.ask([Check(paths.CONTROLLER_EPOCH, self.control), *operations], lambda answer: None)
 
     def _seek_control(self, silent: int | None, deposing: list[Operation]) -> None:
-        """Becomes the controller, in the place of a silent one; or learns that it is the one, if the answer to that was
-        lost."""
+        """Becomes the controller in the place of a silent one; or learns that it is the controller already, if the
+        answer that said so was lost."""
         self._controlling = True
         tree, session = self.world.zookeeper.tree, self.link.session
 
@@ -290,7 +293,7 @@ class Broker:
         self.link.ask(lambda: (tree.get(paths.CONTROLLER), tree.get(paths.CONTROLLER_EPOCH)), take)
 
     def move_leader(self) -> None:
-        """As a preferred election does: a replica in sync takes over from a leader that lives."""
+        """Moves the lead as a preferred election does: a replica in sync takes over from a leader that lives."""
         assert self.control is not None
         if TOPIC not in self.image.topics:
             return
@@ -304,7 +307,8 @@ class Broker:
         self.link.ask([Check(paths.CONTROLLER_EPOCH, self.control), *operations], lambda answer: None)
 
     def reassign(self, to: list[int]) -> None:
-        """Somebody asks this broker to give the partition these replicas; none: to cancel what is under way."""
+        """Somebody asks this broker to give the partition these replicas; with none, to cancel the reassignment under
+        way."""
         topic = self.image.topics.get(TOPIC)
         if topic is not None:
             partition = topic.partitions[0]
@@ -337,7 +341,7 @@ class Broker:
         self.image = image
         mine = image.brokers.get(self.id)
         if self.epoch_of and (mine is None or mine.epoch != self.epoch_of):
-            self.epoch_of = 0  # a late request of the process before has removed it
+            self.epoch_of = 0  # a late request of the earlier process has removed the registration
             return self._offline()
         partition = image.topics[TOPIC].partitions[0]
         if self.epoch_of and partition.version >= 0 and partition.state.leader_epoch >= self.epoch:
@@ -382,7 +386,7 @@ class Broker:
         self._leader = state.leader
 
     def _leaves(self, partition: PartitionImage) -> bool:
-        """Whether it is no replica, or not any more. Then it deletes its log."""
+        """Whether it is no replica of the partition, or not any more. If so, it deletes its log."""
         stays = set(partition.replicas)
         if not self.world.rules.keeps_until_certain:
             stays -= {*partition.removing}
@@ -398,7 +402,7 @@ class Broker:
         return True
 
     def _know(self, version: int, state: PartitionState, proposal: Proposal | None = None) -> None:
-        """The leader has read which ISR is in force. `proposal`: behind whose write that was."""
+        """The leader has read which ISR is in force. `proposal`: it has read this after it wrote that proposal."""
         replicas, isr, min_isr = self.replicas, state.isr, state.min_isr
         assert replicas is not None
         newer, self._version = version > self._version, version
@@ -428,7 +432,7 @@ class Broker:
         world = self.world
         self.high_watermark = end = self.replicas.high_watermark
         if self.epoch < world.unclean_epoch:
-            return  # it was replaced uncleanly, and does not know it; what it acknowledges is lost
+            return  # it was replaced by an unclean election that it has not heard of; what it acknowledges is lost
         world.committed_to(self, end)
         while self._waiting and self._waiting[0][0] <= end:
             offset, value = self._waiting.pop(0)
@@ -502,7 +506,7 @@ class Broker:
         self.link.ask([*checks, put], done)
 
     def _settle(self) -> None:
-        """A proposal was refused, or its answer lost: what is read behind it is in force."""
+        """A proposal was refused, or the answer to it was lost: what is read after that is in force."""
         epoch, proposal = self.epoch, None if self.replicas is None else self.replicas.proposed
 
         def done(found: tuple[Image, int]) -> None:

@@ -1,4 +1,4 @@
-"""What a simulated broker's disk does to its log beside losing what was not synced: it refuses syncs, damages events,
+"""What a simulated broker's disk does to the log, beside losing what was not synced: it refuses syncs, damages events,
 and loses events whose sync it had confirmed. And what the broker does about it (`krappy.core.cluster.healing`)."""
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from tests.core.cluster.simulation.zookeeper import TOPIC
 if TYPE_CHECKING:
     from tests.core.cluster.simulation.broker import Broker
 
-ANEW_MS = 15_000  # between two times that a replica is made anew, or that a damaged one gives the lead away
-WAIT_MS = 8_000  # that a damaged replica stays in an ISR that would be too small without it
+ANEW_MS = 15_000  # ms at least between two times that a replica is made anew, or that a damaged one gives the lead away
+WAIT_MS = 8_000  # ms for which a damaged replica stays in an ISR that would be too small without it
 RETRY_MS = 3_000
-FOUND = 0.05  # of the ticks find damage, as compaction or a lookup would
+FOUND = 0.05  # the share of ticks in which damage is found, as compaction or a lookup would find it
 
 
 class SimulatedDisk:
-    """`damaged`: offsets that can't be read. `spoiled`: it is known that the log is not whole. `refuses`: it takes no
-    more events."""
+    """`damaged`: offsets that can't be read. `spoiled`: the broker knows that its log is not whole. `refuses`: the disk
+    takes no more events."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker, self._world = broker, broker.world
@@ -30,7 +30,7 @@ class SimulatedDisk:
         self._led_until = self._anew = self._since = -1e18
         self._retry = 0.0
         self._asking = False
-        self.barred = -1  # it leads in no epoch up to this one: it did with another log
+        self.barred = -1  # the broker leads in no epoch up to this one: it may have led in it with another log
 
     @property
     def is_whole(self) -> bool:
@@ -52,7 +52,7 @@ class SimulatedDisk:
         self.damaged = {each for each in self.damaged if each < end}
 
     def restarted(self) -> None:
-        """The process was killed. A loss is known to the next one, damage only if it was noted."""
+        """The process was killed. The next process knows of a loss, but of damage only if that was noted."""
         self.refuses = self._asking = False
         self.barred = -1
         self.cut(len(self._broker.log))
@@ -62,7 +62,7 @@ class SimulatedDisk:
         self._asking = False
 
     def readable(self, offset: int, count: int) -> int:
-        """How many of so many events from `offset` on can be read; it finds damage."""
+        """How many of `count` events from `offset` on can be read. If that is none, the damage is found."""
         for at in range(offset, offset + count):
             if at in self.damaged:
                 self.spoiled |= at == offset
@@ -84,7 +84,7 @@ class SimulatedDisk:
         self._retry = self._world.now + RETRY_MS
 
     def lose_some(self) -> None:
-        """Events are gone that were on the disk: a start cuts the log before them."""
+        """Events that were on the disk are gone: a start cuts the log before the first of them."""
         broker, chance = self._broker, self._world.chance
         broker.kill(power=True)
         if broker.log:
@@ -144,7 +144,7 @@ class SimulatedDisk:
             world.after(world.short(30, 3000), self._begin_anew, broker.starts)
 
     def _begin_anew(self, starts: int) -> None:
-        """The folder is set aside. A kill before that leaves all as it was."""
+        """Sets the log's folder aside. A kill before that leaves all as it was."""
         broker = self._broker
         if not broker.is_up or broker.starts != starts or broker.role is Role.LEADER:
             return
@@ -173,7 +173,8 @@ class SimulatedDisk:
         return None
 
     def _reopen(self) -> None:
-        """What was not synced may be lost; what was, too, if no other replica is harmed."""
+        """Opens the log anew. Events that were not synced may be lost; if no other replica is harmed, synced ones may
+        be, too."""
         broker, world = self._broker, self._world
         if broker.role is Role.LEADER or not self.refuses:
             return

@@ -3,20 +3,27 @@
     python -m tests.core.cluster.simulation.mutants SEEDS      # for each mutant, the first seed that finds it
     python -m tests.core.cluster.simulation.mutants SEEDS -    # runs the real rules
 
-Some rules are not here. That a controller demands its controller epoch, and that a leader takes a refused write for
-unknown: both keep things tidy, but each write demands the version of the state, too. That who comes back into the ISR
-must be registered as it was when it fetched: it matters only if the leader's write arrives between two steps of that
-broker's registration, which none of 1,500 histories did. That only replicas come into the ISR: the leader epoch in
-which replicas go makes the leader forget them, too. That what was told to have changed is not trusted: who is replaced
-while it lives stays in the ISR longer than its connection with ZooKeeper can lag in these histories. That a leader does
-not take what it read before its last change of the ISR for the answer to that change: earlier histories found it, with
-these seeds none of some hundred does. That a broker raises its epoch before it excludes itself: a leader puts nobody
-back who has not fetched since it left. That a write demands the lease of who is silent: seeds found it until a
-controller that heard nothing began to count anew, and now none of 700 does. That the controller elects only whom it has
-heard of: seed 10651 found it until who was in the ISR stayed a candidate after an election from the ELR. That a leader
-whose replicas go leads in a new epoch: seed 636 found it until then, and now none of 2,500 does. That nobody is elected
-from the ELR before the ISR is empty: none of 2,213 histories finds it; test_elections.py does. Whom an unclean election
-takes first: whoever allows one allows the loss.
+Some rules have no mutant here:
+
+- A controller demands its controller epoch, and a leader takes a refused write for unknown. Both keep things tidy, but
+  each write demands the version of the state, too.
+- Whoever comes back into the ISR must be registered as it was when it fetched. This matters only if the leader's write
+  arrives between two steps of that broker's registration, which it did in none of 1,500 histories.
+- Only replicas come into the ISR. The leader epoch in which replicas go makes the leader forget them, too.
+- A change that was told is not trusted until it is read. A broker that is replaced while it lives stays in the ISR for
+  longer than its connection with ZooKeeper can lag in these histories.
+- A leader does not take what it read before its last change of the ISR for the answer to that change. Earlier histories
+  found the mutant; of some hundred with these seeds, none does.
+- A broker raises its epoch before it excludes itself. A leader puts no broker back that has not fetched since it left.
+- A write demands the lease of a broker that is silent. Seeds found the mutant until a controller that heard nothing
+  began to count anew, and now none of 700 does.
+- The controller elects only brokers that it has heard of. Seed 10651 found the mutant until a broker that was in the
+  ISR stayed a candidate after an election from the ELR.
+- A leader whose replicas go leads in a new epoch. Seed 636 found the mutant until the same change, and now none of
+  2,500 does.
+- Nobody is elected from the ELR before the ISR is empty. None of 2,213 histories finds the mutant; test_elections.py
+  does.
+- Whom an unclean election takes first: whoever allows one allows the loss.
 """
 
 from __future__ import annotations
@@ -196,8 +203,8 @@ _moved = elections.moved
 
 
 class Mutant(NamedTuple):
-    """`seed`: of a history that finds it. `patches`: of functions, by the name under which the modules of `PATCHED`
-    have them. `moves`, `unclean`: as for `World`."""
+    """`seed`: of a history that finds the mutant. `patches`: functions, by the name that they have in the modules of
+    `PATCHED`. `moves`, `unclean`, `damages`: as for `World`."""
 
     seed: int
     rules: Rules = Rules()

@@ -1,4 +1,4 @@
-"""Which rules a simulated cluster keeps, and what tells that one was broken."""
+"""Which rules a simulated cluster keeps, and the exception that tells that one was broken."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from krappy.core.epochs import Epochs
 
 
 class Violation(Exception):
-    """Something happened that must not."""
+    """Something happened that must not happen."""
 
 
 @dataclass
 class Rules:
-    """The parts of the real code, and those rules that a broker keeps beside it. A mutant has one of them replaced."""
+    """The parts of the real code, and the rules that a simulated broker keeps beside them. A mutant replaces one of
+    them."""
 
     replica_set: type[ReplicaSet] = ReplicaSet
     presence: type[Presence] = Presence
@@ -33,11 +34,11 @@ class Rules:
     next_step: Callable[..., Step | None] = next_step
     lead_anew: Callable[[TopicImage, int, int], list[Operation]] = lead_anew
     excludes: bool = True  # a broker whose disk lost events takes itself out of the candidates
-    bumps_first: bool = True  # and before that it raises its broker epoch
-    asks_when_synced: bool = True  # a follower asks for more when what it has is on its disk
-    suspects: bool = True  # what was told to have changed is not trusted until it is read again
+    bumps_first: bool = True  # before that it raises its broker epoch
+    asks_when_synced: bool = True  # a follower asks for more only when what it has is on its disk
+    suspects: bool = True  # whatever has changed, as the broker was told, is not trusted until it is read again
     forgets_empty_epochs: bool = True  # a follower forgets epochs in which it led and wrote nothing
-    waits_for_end: bool = True  # no strong read before all that earlier leaders acknowledged is known
+    waits_for_end: bool = True  # no strong read before the leader knows all that earlier leaders acknowledged
     keeps_until_certain: bool = True  # a broker deletes its log when it is no replica any more, and not when it is told
     copies_when_whole: bool = True  # a replica that is out of sync, and known not to be whole, asks for nothing
     empties_when_written: bool = True  # a replica is emptied once it is written that it is no candidate

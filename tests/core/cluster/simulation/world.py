@@ -1,15 +1,16 @@
-"""A cluster that is simulated: brokers with the real rules, a ZooKeeper that is the real tree, and a world that is
-unkind to them. One seeded source of chance decides everything, so each history can be had again by its seed.
+"""A simulated cluster: brokers with the real rules, a ZooKeeper that is the real tree, and a world that is unkind to
+them. One seeded source of chance decides everything, so a seed gives the same history each time.
 
-Real are `decide`, `Presence`, `ReadLease`, `ReplicaSet`, `role`, the steps of the registration, `Epochs`, the tree and
-the image. What is written here is what a broker does between them (broker.py): it sends, waits, fetches and syncs.
+The real parts are `decide`, `Presence`, `ReadLease`, `ReplicaSet`, `role`, the steps of the registration, `Epochs`, the
+tree and the image. The simulation has what a broker does between them (broker.py): it sends, waits, fetches and syncs.
 There is one partition; its log is a list of (epoch, value).
 
-What goes wrong: messages between brokers are late, lost and overtake each other; brokers are cut from each other and
-from ZooKeeper; connections with ZooKeeper break with requests and answers under way; sessions end early, just after a
-write of theirs; processes pause, and are killed; machines lose what was not synced; disks are replaced; clocks are up
+What goes wrong: messages between brokers are late, lost and overtake each other. Brokers are cut from each other and
+from ZooKeeper. Connections with ZooKeeper break with requests and answers under way. Sessions end early, just after a
+write of theirs. Processes pause, and are killed. Machines lose what was not synced. Disks are replaced. Clocks are up
 to 5 % too fast or slow. Disks refuse syncs, damage events, and lose some (disk.py). What must hold is in `World.check`,
-`World.committed_to` and `Broker.read`."""
+`World.committed_to` and `Broker.read`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from tests.core.cluster.simulation.rules import Rules, Violation
 from tests.core.cluster.simulation.zookeeper import ZooKeeper
 
 HEAL_MS = 120_000  # within this time after all trouble has ended, everything must be well again
-UNDER_WAY_MS = 20_000  # for so long a request may be on its way to ZooKeeper
+UNDER_WAY_MS = 20_000  # a request may be under way to ZooKeeper for so long
 
 
 class World:
@@ -42,8 +43,8 @@ class World:
         damages: bool = False,
     ) -> None:
         """`damages`: disks refuse syncs, and lose or damage events. `moves`: replicas and min.insync.replicas change.
-        `unclean`: elections may be unclean, of the controller and by hand. Then nothing is kept that was acknowledged
-        before one, but logs become the same again."""
+        `unclean`: elections may be unclean, by the controller and by hand. Then events that were acknowledged before
+        such an election need not be kept, but the logs become the same again."""
         self.moves, self.unclean, self.damages = moves, unclean, damages
         self.harmed: int | None = None  # the broker whose log was damaged last
         self.unclean_epoch = -1  # of the last unclean election
@@ -52,7 +53,7 @@ class World:
         self.min_isr, self.steps = min_isr, steps
         self.now = 0.0  # ms
         self.counts: dict[str, int] = {}
-        self.committed: list[Event] = []  # all that a leader ever made readable
+        self.committed: list[Event] = []  # all events that a leader ever made readable
         self.acked: dict[int, int] = {}  # value -> offset
         self.known = 0  # the highest end that any client was ever told of
         self.leaders: dict[int, tuple[int, int]] = {}  # epoch -> (broker, its start)
@@ -68,8 +69,8 @@ class World:
         self.brokers: dict[int, Broker] = {}
         self.zookeeper = ZooKeeper(self, ids, list(ids[:3]), min_isr)
         self.lag_ms = self.chance.choice([4_000.0, 4_000.0, 10_000.0])
-        self.pace = self.chance.choice([1.0, 0.2])  # how long things take that go well
-        self.calm_ms = self.chance.choice([2_500.0, 5_000.0, 10_000.0])  # at most, between two troubles
+        self.pace = self.chance.choice([1.0, 0.2])  # how long things take that go well: a factor
+        self.calm_ms = self.chance.choice([2_500.0, 5_000.0, 10_000.0])  # ms at most between two troubles
         for each in ids:
             broker = self.brokers[each] = Broker(self, each)
             broker.start()
@@ -109,7 +110,7 @@ class World:
         return self
 
     def short(self, mean: float, longest: float) -> float:
-        """A delay, mostly short."""
+        """A delay in ms, mostly a short one."""
         if self.chance.random() < (0.9 if self.pace == 1 else 0.98):
             return self.chance.expovariate(1 / (mean * self.pace))
         return self.chance.uniform(0, longest)
@@ -143,7 +144,7 @@ class World:
     # --- clients
 
     def _asked(self) -> Sequence[int]:
-        """Whom clients may take for the leader."""
+        """The brokers that clients may take for the leader."""
         return list(self.brokers) if self.moves else self.replicas
 
     def _produce(self) -> None:
@@ -215,16 +216,18 @@ class World:
         elif broker.id in self.replicas and self.may_harm(broker, least=1 if what < 0.8 else 2):
             self.harmed = broker.id
             if what < 0.8:
-                # With one replica in sync, what nobody else has yet can be acknowledged although it is damaged.
+                # If one replica in sync is enough, an event that only it has can be acknowledged although it is
+                # damaged.
                 broker.disk.damage(len(self.committed) if self._least() < 2 else len(broker.log))
             else:
                 broker.disk.lose_some()
                 self.after(self.short(1000, 9000), broker.restart)
 
     def may_harm(self, broker: Broker, *, least: int = 2, itself: bool = False) -> bool:
-        """Whether each acknowledged event is still somewhere if this broker loses it. Then another one may be harmed
-        only when this one is in sync again, and whole. `least`: of min.insync.replicas. `itself`: of its harm now, a
-        failed sync may be a part."""
+        """Whether each acknowledged event is still somewhere else if this broker loses it. After such a harm, another
+        broker may be harmed only when this one is whole and in sync again. `least`: the smallest min.insync.replicas
+        with which this may happen. `itself`: the broker may be the one that was harmed last, since a failed sync may be
+        a part of that harm."""
         if self._is_disk_lost() or not broker.is_up:
             return False
         if self._is_harmed() and (self.harmed != broker.id or not itself):
@@ -232,19 +235,19 @@ class World:
         state = self.zookeeper.partition.state
         others = [self.brokers[each] for each in {*state.isr, *state.elr} - {broker.id}]
         if least > 1 and self._fewest() < least:
-            return False  # the others may be taken away
+            return False  # a reassignment may take the other replicas away
         return self._least() >= least and any(each.disk.is_whole for each in others)
 
     def _least(self) -> int:
         return min(self.min_isr, self.zookeeper.partition.state.min_isr)
 
     def _fewest(self) -> int:
-        """How many replicas there may be once all is done that was asked."""
+        """How many replicas there may be at the least once all that was asked for is done."""
         under_way = [count for at, count in self._asked_replicas if self.now - at < UNDER_WAY_MS]
         return min([len(wanted(self.zookeeper.partition)), *under_way])
 
     def _is_harmed(self) -> bool:
-        """Whether the replica that was harmed last is not whole, and in the ISR, again."""
+        """Whether the replica that was harmed last is not yet whole again and in the ISR."""
         last = self.brokers.get(self.harmed or 0)
         return last is not None and not (last.disk.is_whole and last.id in self.zookeeper.partition.state.isr)
 
@@ -258,7 +261,8 @@ class World:
             self.after(self.chance.uniform(200, 9000), broker.restart)
 
     def _end_session_early(self) -> None:
-        """A write that a follower of ZooKeeper passes on does not count as a sign of life at its leader."""
+        """ZooKeeper ends a session although its broker has just written: a write that a follower of ZooKeeper passes on
+        does not count at its leader as a sign of life."""
         if not self.zookeeper.sessions:
             return
         session = self.chance.choice(sorted(self.zookeeper.sessions))
@@ -272,8 +276,8 @@ class World:
         self.after(self.chance.uniform(0, 500), self.zookeeper.end, session)
 
     def _move_leader(self) -> None:
-        """The controller gives a partition to another replica in sync, while its leader lives, and may not hear of
-        it."""
+        """The controller makes another replica in sync the leader, while the old leader lives and may not
+        hear of it."""
         image, leader = self.zookeeper.image, self.zookeeper.partition.state.leader
         if self.chance.random() < 0.5:
             self.cut_off.add(leader)
@@ -283,7 +287,7 @@ class World:
             controller.move_leader()
 
     def _move(self) -> None:
-        """The replicas become others, or what is under way is cancelled, or min.insync.replicas changes."""
+        """The replicas change, or the reassignment under way is cancelled, or min.insync.replicas changes."""
         if self.healing:
             return
         chance = self.chance
@@ -314,7 +318,8 @@ class World:
         return lost is not None and lost.id in self.replicas and (lost.lost or lost.id not in in_sync)
 
     def _may_lose(self, broker: Broker) -> bool:
-        """min.insync.replicas - 1 disks at a time: the next only when the one before is in the ISR again."""
+        """min.insync.replicas - 1 disks may be lost at a time: the next one only when the one before is in the ISR
+        again."""
         state = self.zookeeper.partition.state
         if min(self._least(), self._fewest()) < 2 or not broker.is_up:
             return False
@@ -356,7 +361,7 @@ class World:
     def _is_well(self) -> bool:
         state = self.zookeeper.partition.state
         if self.moves and state.leader != NOBODY and self._has_lost(self.brokers[state.leader]):
-            return True  # who had the damaged event was taken away: nobody can copy it
+            return True  # the replica with the whole event was taken away: nobody can copy the event
         if state.leader == NOBODY or {*state.isr} != {*self.replicas} or is_moving(self.zookeeper.partition):
             return False
         if self.moves and any(each.disk.damaged for each in self.members()):
@@ -367,7 +372,8 @@ class World:
         return all(each.high_watermark == len(each.log) == end for each in self.members())
 
     def _has_lost(self, leader: Broker) -> bool:
-        """Whether it has a damaged event that no other replica has whole, or may have one, and there is no other."""
+        """Whether the leader has a damaged event that no other replica has whole; or its log is not whole, and there is
+        no other."""
         others = [each for each in self.members() if each is not leader]
         return (leader.disk.spoiled and not others) or any(
             all(each.log[at : at + 1] != [leader.log[at]] or at in each.disk.damaged for each in others)
@@ -380,7 +386,7 @@ class World:
         return [self.brokers[each] for each in self.replicas]
 
     def committed_to(self, broker: Broker, end: int) -> None:
-        """A leader makes the events before `end` readable: they are those that were readable before, and more."""
+        """A leader makes the events before `end` readable: they must be those that were readable before, and more."""
         for offset in range(min(end, len(self.committed))):
             if self.committed[offset] != broker.log[offset]:
                 raise Violation(
@@ -389,7 +395,7 @@ class World:
         self.committed += broker.log[len(self.committed) : end]
 
     def elected_uncleanly(self, leader: int, epoch: int) -> None:
-        """What it has on its disk is what counts from now on."""
+        """From now on the log that this leader has on its disk is what counts."""
         if not self.unclean:
             raise Violation(f"an unclean election of {leader}, which nobody has allowed")
         self.count("unclean")
@@ -398,13 +404,14 @@ class World:
         self._forget(broker.log[: broker.on_disk])
 
     def takes_over(self, broker: Broker) -> None:
-        """A broker begins to lead, and its log is on its disk."""
+        """A broker begins to lead; its log is on its disk."""
         if self.unclean and broker.epoch >= self.unclean_epoch:
             self._forget(broker.log)
 
     def left(self, broker: Broker) -> None:
-        """A broker that left has deleted its log. If it has come back meanwhile, and was elected uncleanly before it
-        heard of either, that log counts for nothing: whoever allows unclean elections allows this loss."""
+        """A broker that left has deleted its log. It may be a replica again by now, and may have been elected uncleanly
+        before it heard of either. Then that log counts for nothing: whoever allows unclean elections allows this loss.
+        """
         state = self.zookeeper.partition.state
         if state.leader == broker.id and broker.epoch < state.leader_epoch == self.unclean_epoch:
             self._forget(broker.log)
@@ -418,7 +425,7 @@ class World:
         self.known = min(self.known, same)
 
     def check(self) -> None:
-        """Each candidate has all that is committed on its disk; logs are the same below their high watermarks."""
+        """Each candidate has all committed events on its disk; logs are the same below their high watermarks."""
         state = self.zookeeper.partition.state
         for each in {*state.isr, *state.elr}:
             broker = self.brokers[each]

@@ -1,4 +1,4 @@
-"""A simulated ZooKeeper: the real tree, its sessions, and each broker's connection with it."""
+"""A simulated ZooKeeper: the real tree, its sessions, and the connection of each broker."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ SESSION_MS = 6_000
 
 
 class ZooKeeper:
-    """The tree, its sessions, and what each broker's connection has under way, in order."""
+    """The tree, its sessions, and which connection each session has."""
 
     def __init__(self, world: World, brokers: Iterable[int], replicas: list[int], min_isr: int) -> None:
         self.world = world
         self.tree = Tree()
         self.image = Image()
         self.changes = 0
-        self.sessions: dict[int, tuple[int, float]] = {}  # by session: (broker, when it was heard of last)
-        self.connections: dict[int, int] = {}  # by session: the connection that it has now
+        self.sessions: dict[int, tuple[int, float]] = {}  # by session: (broker, when ZooKeeper heard of it last)
+        self.connections: dict[int, int] = {}  # by session: the number of its connection
         self._ids = 0
         for path in (*paths.ROOTS, paths.LEASES):
             self.do([Create(path)])
@@ -42,7 +42,7 @@ class ZooKeeper:
             self.do([Create(paths.epoch(each), b"{}")])
 
     def do(self, operations: list[Operation]) -> None:
-        """Raises RefusedMulti."""
+        """Carries out a multi. Raises RefusedMulti."""
         changes = self.tree.plan(operations)
         self.tree.apply(changes)
         if any(not path.startswith(paths.LEASES) for path in changes):
@@ -54,7 +54,7 @@ class ZooKeeper:
             self.world.tell_changed()
 
     def _look(self, before: PartitionImage, after: PartitionImage) -> None:
-        """Tells the world of an unclean election."""
+        """Tells the world if this change was an unclean election."""
         leader = after.state.leader
         candidates = (*before.state.isr, *before.state.elr)
         elected = after.state.leader_epoch != before.state.leader_epoch and before.version >= 0
@@ -88,14 +88,14 @@ class ZooKeeper:
 
 
 class Link:
-    """A broker's session and connection with ZooKeeper. What comes through one connection comes in order; when it
+    """A broker's session and connection with ZooKeeper. What goes through one connection arrives in order. When it
     breaks, what is under way in either direction is lost."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker, self.world = broker, broker.world
         self.session = 0
-        self.number = 0  # of the connection; 0: none
-        self._mean_ms = 20  # of what the connection takes
+        self.number = 0  # of the connection; 0: there is none
+        self._mean_ms = 20  # mean time that a message of the connection takes
         self._numbers = 0
         self._there = self._back = 0.0  # when the last message of this connection arrives
 
@@ -130,8 +130,8 @@ class Link:
             zookeeper.sessions[self.session] = (self.broker.id, self.world.now)
 
     def ask(self, operations: list[Operation] | Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Sends a multi, or a read. `done(what came back)`; a RefusedMulti if it was refused; never, if the connection
-        breaks before."""
+        """Sends a multi, or a read. Calls `done(answer)`, with a RefusedMulti if the multi was refused. Never calls it
+        if the connection breaks before."""
         if not self.number:
             return
         world, number, session = self.world, self.number, self.session
@@ -161,11 +161,11 @@ class Link:
         world.after(self._there - world.now, arrive)
 
     def later(self, ms: float, run: Callable[[], None]) -> None:
-        """Runs it after a while, unless the connection breaks before."""
+        """Calls `run` after a while, unless the connection breaks before."""
         self.world.after(ms, self._come, self.number, self.broker.starts, run, ())
 
     def pass_on(self, run: Callable[..., None], *args: Any) -> None:
-        """ZooKeeper sends something of its own accord."""
+        """ZooKeeper sends something without being asked."""
         if self.number and self.session in self.world.zookeeper.sessions:
             self._later(self.number, run, *args)
 
@@ -185,7 +185,7 @@ class Link:
     def _come(self, number: int, starts: int, run: Callable[..., None], args: tuple[Any, ...]) -> None:
         broker = self.broker
         if self.number != number or broker.link is not self or broker.starts != starts or not broker.is_up:
-            return  # the connection is broken, or it is of a process that was killed
+            return  # the connection is broken, or it was that of a process that was killed
         if broker.id in self.world.cut_off:
             self.break_off()
         elif broker.paused > self.world.now:
