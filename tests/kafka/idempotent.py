@@ -1,4 +1,4 @@
-"""An idempotent producer over the bare client, of one partition."""
+"""An idempotent producer for one partition, over the bare client."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Idempotent:
 
 
 def damaged(id: int, sequence: int, epoch: int = 0, *, transactional: bool = False) -> bytes:
-    """A large batch of records that are none, under the right CRC: that is seen when its turn has come."""
+    """A large batch under a right CRC, whose records are none: that is noticed only when its turn has come."""
     data = bytearray(
         batch.encode(
             [b"k"],

@@ -1,4 +1,4 @@
-"""A Kafka client as bare as it gets: dicts over a socket, no retries, nothing hidden. Not a client for users."""
+"""A Kafka client with nothing around it: dicts over a socket, no retries, nothing hidden. It is not for users."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class Closed(EOFError):
 class Raw:
     """`with Raw(broker.kafka) as raw: raw.ask(ApiKey.METADATA, {"topics": None})`.
 
-    `ask` uses an API's newest version unless it is told another. Requests may also be sent first and answers received
-    later: they come in the same order.
+    `ask` uses an API's newest version unless it is told another one. Requests may also be sent first and their answers
+    received later: the answers come in the same order.
     """
 
     def __init__(self, address: str, client_id: str | None = "raw", timeout: float = TIMEOUT, source: str = "") -> None:
-        """`source`: the address of this machine that it comes from; empty: any."""
+        """`source`: the address of this machine from which it connects; empty: any."""
         host, _, port = address.rpartition(":")
         come_from = (source, 0) if source else None
         self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout, come_from)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.client_id = client_id
         self._last = 0
-        self._asked: list[tuple[ApiKey, int, int]] = []  # what is not answered yet
+        self._asked: list[tuple[ApiKey, int, int]] = []  # requests that are not answered yet
 
     def __enter__(self) -> Raw:
         return self
@@ -47,7 +47,8 @@ class Raw:
     # --- messages
 
     def send(self, key: ApiKey, body: dict[str, Any] | None = None, version: int | None = None) -> int:
-        """Sends a request; its correlation id. One that gets no answer (acks=0) is to be sent by `send_bytes`."""
+        """Sends a request; returns its correlation id. A request that gets no answer (acks=0) has to be sent by
+        `send_bytes`."""
         chosen = NEWEST[key] if version is None else version
         self._last += 1
         self.socket.sendall(encode_request(key, chosen, self._last, self.client_id, body or {}))
@@ -71,11 +72,11 @@ class Raw:
         self.socket.sendall(data)
 
     def receive_frame(self) -> memoryview:
-        """What follows the size of the next frame. Raises Closed."""
+        """What follows the size in the next frame. Raises Closed."""
         return memoryview(self._exactly(int.from_bytes(self._exactly(4), "big")))
 
     def closed(self) -> bool:
-        """Reads until the broker closes the connection; whether nothing came before that."""
+        """Reads until the broker closes the connection; returns whether nothing came before that."""
         got = b""
         try:
             while data := self.socket.recv(1 << 20):
@@ -105,11 +106,11 @@ class Raw:
         return bytes(topic["topic_id"])
 
     def make(self, name: str) -> bytes:
-        """Makes a topic by asking for it; its id."""
+        """Makes a topic by asking for it; returns its id."""
         return self.topic_id(name)
 
     def new_producer_id(self) -> int:
-        """As an idempotent producer is given one."""
+        """Asks for a producer id, as an idempotent producer does."""
         given: int = self.ask(ApiKey.INIT_PRODUCER_ID, {"transactional_id": None, "transaction_timeout_ms": 1000})[
             "producer_id"
         ]
@@ -140,7 +141,7 @@ def produce(topic: str, records: bytes | None, index: int = 0, acks: int = -1) -
 
 
 def fetch(wanted: list[tuple[str | bytes, int, int]], **more: Any) -> dict[str, Any]:
-    """The body of a Fetch for (topic or its id, partition, offset)s; it waits for nothing unless `more` says so."""
+    """The body of a Fetch for (topic or its id, partition, offset)s. It does not wait unless `more` says so."""
     inner = {name: more.pop(name) for name in ("partition_max_bytes", "current_leader_epoch") if name in more}
     topics = [
         {
@@ -153,7 +154,7 @@ def fetch(wanted: list[tuple[str | bytes, int, int]], **more: Any) -> dict[str, 
 
 
 def values_of(records: Any, offset: int = 0) -> list[bytes | None]:
-    """The values of all records from `offset` on in whole batches; a batch cut short at the end is left out."""
+    """The values of all records from `offset` on in whole batches; a batch that was cut at the end is left out."""
     found: list[bytes | None] = []
     for _, data in batch.split(records):
         columns = batch.decode(bytes(data))
@@ -162,7 +163,7 @@ def values_of(records: Any, offset: int = 0) -> list[bytes | None]:
 
 
 def create(broker: BrokerProcess, topic: str, partitions: int = 1, **config: str) -> None:
-    """Makes a topic; `config`: Kafka's settings with _ for their dots."""
+    """Makes a topic. `config`: Kafka's settings with _ for their dots."""
     with Peer(broker.address) as peer:
         settings = {name.replace("_", "."): value for name, value in config.items()}
         peer.ask(m.CreateTopic(topic, partitions, settings), m.TopicCreated)

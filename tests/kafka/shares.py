@@ -1,4 +1,4 @@
-"""A member of a share group, message by message; and what a group reads, from where, and where it is."""
+"""A member of a share group, message by message; and how a group reads, from where, and where it stands."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def position(raw: Raw, group: str, topic: str, index: int = 0) -> tuple[int, int
 
 
 class Member:
-    """In the group, with a share session of its own for one partition of one topic."""
+    """A member of the group, with a share session of its own for one partition of one topic."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class Member:
         coordinator: Raw | None = None,
         wait_ms: int = 0,
     ) -> None:
-        """`raw`: to the partition's leader. `coordinator`: None: that is the group's coordinator, too. `wait_ms`: how
-        long a fetch waits for a record."""
+        """`raw`: a connection to the partition's leader. `coordinator`: one to the group's coordinator; None: that is
+        the leader, too. `wait_ms`: how long a fetch waits for a record."""
         self.raw, self.group, self.member, self.topic, self.index = raw, group, member, topic, index
         told = beat(coordinator or raw, group, member, 0, [topic])
         assert told["error_code"] == 0, told
@@ -69,13 +69,13 @@ class Member:
         return head | {"share_session_epoch": self.epoch if epoch is None else epoch, "topics": topics} | more
 
     def ask_fetch(self, *acks: Batch, **more: Any) -> dict[str, Any]:
-        """The whole answer."""
+        """Fetches; returns the whole answer."""
         limits = {"max_bytes": 1 << 20, "max_records": 100, "batch_size": 100, "max_wait_ms": self.wait_ms}
         version = more.pop("version", None)
         return self.raw.ask(ApiKey.SHARE_FETCH, self.body(list(acks), **{"min_bytes": 1, **limits, **more}), version)
 
     def fetch(self, *acks: Batch, **more: Any) -> dict[str, Any]:
-        """The one partition of the answer; {} without it."""
+        """Fetches; returns the one partition of the answer, {} if it is not there."""
         answer = self.ask_fetch(*acks, **more)
         assert answer["error_code"] == 0, answer
         self.epoch += 1
@@ -83,7 +83,7 @@ class Member:
         return dict(parts[0]) if parts else {}
 
     def acquired(self, *acks: Batch, **more: Any) -> list[tuple[int, int, int]]:
-        """(first offset, last offset, deliveries) of what it gets."""
+        """Fetches; returns (first offset, last offset, deliveries) of the records that it acquires."""
         got = self.fetch(*acks, **more)
         assert got.get("error_code", 0) == 0, got
         assert got.get("acknowledge_error_code", 0) == 0, got
@@ -94,7 +94,7 @@ class Member:
         return rows
 
     def acknowledge(self, *acks: Batch, **more: Any) -> int:
-        """The partition's error code."""
+        """Acknowledges; returns the partition's error code."""
         answer = self.raw.ask(ApiKey.SHARE_ACKNOWLEDGE, self.body(list(acks), **more))
         assert answer["error_code"] == 0, answer
         self.epoch += 1

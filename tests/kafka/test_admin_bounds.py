@@ -1,4 +1,5 @@
-"""Small requests that ask for much: what they name is bounded, and so is what is made of them."""
+"""Small requests that ask for much: the number of things that they may name is bounded, and so is what is
+made of them."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def test_naming_too_much_ends_the_connection(broker: BrokerProcess, key: ApiKey,
     ids=lambda value: value.name if isinstance(value, ApiKey) else "",
 )
 def test_empty_and_impossible_fields_are_answered_in_every_version(raw: Raw, key: ApiKey, body: dict[str, Any]) -> None:
-    """With an answer that its schema can write; the broker fixture fails when a handler did."""
+    """The answer is one that its schema can write; the broker fixture fails if a handler raised an error."""
     low, high = RANGES[key]
     for version in range(low, high + 1):
         assert raw.ask(key, body, version) is not None

@@ -190,7 +190,7 @@ def confluent(broker: BrokerProcess) -> Any:
 
 
 def came_of(futures: dict[Any, Any]) -> dict[Any, Any]:
-    """By what was asked for: what came of it, or the name of the error."""
+    """By what was asked for: its result, or the name of the error."""
     confluent = pytest.importorskip("confluent_kafka")
     found: dict[Any, Any] = {}
     for key, future in futures.items():

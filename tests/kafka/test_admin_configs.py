@@ -39,7 +39,7 @@ def describe(
 
 
 def settings(raw: Raw, name: str) -> dict[str, str]:
-    """What was set for a topic."""
+    """The settings that a topic has of its own."""
     entries = describe(raw, TOPIC, name)["configs"]
     return {each["name"]: each["value"] for each in entries if each["config_source"] == 1}
 
@@ -155,7 +155,7 @@ def test_a_thousand_resources_in_one_request(raw: Raw, topic: str) -> None:
     absent = [{**one, "resource_name": f"absent-{number}"} for number in range(1000)]
     results = raw.ask(ApiKey.DESCRIBE_CONFIGS, {"resources": [one, *absent, more] * 9})["results"]
     assert [each["error_code"] for each in results] == [0] + [Code.UNKNOWN_TOPIC_OR_PARTITION] * 1000
-    assert [each["name"] for each in results[0]["configs"]] == ["retention.ms", "segment.ms"]  # one answer for each
+    assert [each["name"] for each in results[0]["configs"]] == ["retention.ms", "segment.ms"]  # one for each resource
 
 
 # --- AlterConfigs
@@ -202,7 +202,7 @@ def test_lists_grow_and_shrink(raw: Raw, topic: str) -> None:
     assert increment(raw, topic, cleanup_policy=(SUBTRACT, " delete ,nothing")) == (0, None)
     assert settings(raw, topic)[policy] == "compact"
     code, _ = increment(raw, topic, cleanup_policy=(SUBTRACT, "compact"))
-    assert code == Code.INVALID_CONFIG  # nothing would be left
+    assert code == Code.INVALID_CONFIG  # the list would be empty
     code, _ = increment(raw, topic, cleanup_policy=(APPEND, "erase"))
     assert code == Code.INVALID_CONFIG
     assert settings(raw, topic)[policy] == "compact"

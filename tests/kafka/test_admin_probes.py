@@ -1,4 +1,4 @@
-"""What admin tools and web consoles ask of any broker, and clients that are set to authenticate, in every version."""
+"""What admin tools and web consoles, and clients that are set to authenticate, ask of any broker, in every version."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_the_quorum_is_this_broker(raw: Raw, version: int) -> None:
 def test_there_is_no_sasl_handshake(raw: Raw, version: int) -> None:
     answer = raw.ask(ApiKey.SASL_HANDSHAKE, {"mechanism": "PLAIN"}, version)
     assert answer == {"error_code": Code.ILLEGAL_SASL_STATE, "mechanisms": []}
-    assert raw.make("after-handshake")  # the connection is as good as before
+    assert raw.make("after-handshake")  # the connection can still be used
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.SASL_AUTHENTICATE))
@@ -259,7 +259,7 @@ def test_transactions_are_listed_and_described(raw: Raw, version: int) -> None:
         assert listed(duration_filter=600_000) == {}
     if version >= 2:
         assert listed(transactional_id_pattern=f"[st]-{version}|x") == {name: "Ongoing"}
-        assert listed(transactional_id_pattern="t-") == {}  # the whole id
+        assert listed(transactional_id_pattern="t-") == {}  # a pattern matches whole ids
         assert listed(transactional_id_pattern="") == {name: "Ongoing"}
         wrong = {"state_filters": [], "producer_id_filters": [], "transactional_id_pattern": "("}
         code = raw.ask(ApiKey.LIST_TRANSACTIONS, wrong, version)["error_code"]
@@ -271,7 +271,7 @@ def test_transactions_are_listed_and_described(raw: Raw, version: int) -> None:
 
 
 def test_everybody_may_do_everything(raw: Raw) -> None:
-    """As Kafka without an authorizer: bits of AclOperation, told to those who ask."""
+    """As by Kafka without an authorizer: the bits of AclOperation are told to those who ask."""
     on_topic, on_cluster, on_group, untold = 0x0DF8, 0x1FA0, 0x0D48, -(2**31)
     raw.make("free")
     topics = [{"name": "free"}]

@@ -1,4 +1,4 @@
-"""DeleteRecords over the bare protocol, and what every reader sees of it afterwards."""
+"""DeleteRecords over the bare protocol, and what every reader sees afterwards."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tests.broker.engine import running
 from tests.kafka.raw import Raw
 from tests.process import BrokerProcess
 
-PATIENT_MS = 600_000  # each topic takes some syncs of a disk that others may be busy with
+PATIENT_MS = 600_000  # making a topic takes some syncs of a disk that others may keep busy
 VERSIONS = {key: range(low, high + 1) for key, (low, high) in RANGES.items()}
 
 
@@ -31,7 +31,7 @@ def create(raw: Raw, *topics: dict[str, Any], version: int | None = None, **more
 
 
 def refused(raw: Raw, topic: dict[str, Any], **more: Any) -> Code:
-    """The code that a topic is refused with; it comes with words, and the topic is not there."""
+    """Asserts that a topic is refused with words, and is not there; returns the error code."""
     [answer] = create(raw, topic, **more)
     assert answer["error_message"]
     assert answer["topic_id"] == UUID_ZERO
@@ -188,7 +188,7 @@ def test_what_the_time_was_too_short_for_is_not_begun(raw: Raw) -> None:
     answers = create(raw, *(new(f"late-{number}") for number in range(300)), timeout_ms=1)
     codes = [each["error_code"] for each in answers]
     assert set(codes) <= {0, Code.REQUEST_TIMED_OUT}
-    assert codes == sorted(codes)  # those that are made come first
+    assert codes == sorted(codes)  # the topics that are made come first
     for each in (answers[0], answers[-1]):
         assert (partitions(raw, each["name"]) is None) == (each["error_code"] != 0)
     made = [each["name"] for each in answers if not each["error_code"]]
@@ -252,7 +252,7 @@ def test_a_topic_is_deleted_in_every_version(raw: Raw, version: int) -> None:
     create(raw, new(name))
     assert delete(raw, name, "absent", version=version) == [(name, 0), ("absent", 3)]
     assert partitions(raw, name) is None
-    assert create(raw, new(name))[0]["error_code"] == 0  # and it may be made again at once
+    assert create(raw, new(name))[0]["error_code"] == 0  # it may be made again at once
 
 
 def test_by_id(raw: Raw) -> None:
@@ -324,7 +324,7 @@ def test_who_leads_a_partition(raw: Raw) -> None:
 
 @pytest.mark.parametrize("done", ["create_topic", "alter_topic", "delete_topic"])
 def test_topics_of_one_request_do_not_wait_for_each_other(tmp_path: Path, done: str) -> None:
-    """Each change waits in the broker until three have come there."""
+    """Each change waits in the broker until three of them are there."""
     names = ["a", "b", "c"]
     requests = {
         "create_topic": (create_topics, {"topics": [new(name, assignments=[], configs=[]) for name in names]}),

@@ -1,4 +1,4 @@
-"""Who one talks to: ApiVersions, Metadata, FindCoordinator, DescribeCluster."""
+"""Which broker one talks to: ApiVersions, Metadata, FindCoordinator, DescribeCluster."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(raw: Raw) -
 
 @pytest.mark.parametrize("broken", [b"\xff" * 4, b"\0\0\0\x0a" + b"\x03\xe7" + bytes(8)], ids=["size", "api"])
 def test_what_came_together_with_a_frame_that_can_not_be_read_is_answered(raw: Raw, broken: bytes) -> None:
-    """Before the connection ends; the answer was made and never sent."""
+    """It is answered before the connection ends; once, the answer was made and never sent."""
     raw.send_bytes(encode_request(ApiKey.METADATA, 12, 7, "raw", {"topics": []}) + broken)
     assert bytes(raw.receive_frame()[:4]) == b"\0\0\0\x07"
     assert raw.closed()
@@ -54,7 +54,7 @@ def test_a_client_names_its_software_properly(raw: Raw) -> None:
 
 
 def test_metadata_of_very_many_partitions(raw: Raw, broker: BrokerProcess) -> None:
-    """More than are described in one go, in topics of which one ends where a go does."""
+    """There are more than are described in one turn, and one topic ends where a turn does."""
     sizes = {"wide-0": 249, "wide-1": 1, "wide-2": 3}
     for name, size in sizes.items():
         create(broker, name, size)

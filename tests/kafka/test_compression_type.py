@@ -1,4 +1,4 @@
-"""compression.type: what the broker makes of batches that came compressed otherwise."""
+"""compression.type: what the broker makes of batches that came with another compression."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ HOUR = 3_600_000
 
 @pytest.fixture
 def broker(tmp_path: Path, launcher: Launcher) -> Iterator[BrokerProcess]:
-    """One of its own for each test, that does nothing by itself."""
+    """A broker for each test, which does nothing by itself."""
     with broker_process(
         tmp_path / "data", launch=launcher, durability="os", retention_check_ms=HOUR, cleaner_backoff_ms=HOUR
     ) as running:
@@ -250,7 +250,7 @@ def test_the_settings_of_a_group(broker: BrokerProcess) -> None:
         assert told["heartbeat_interval_ms"] == 77
         assert change(raw, GROUP, "g", SESSION, "100")[0] == 0
         again = raw.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, beat | {"member_epoch": told["member_epoch"]})
-        assert again["error_code"] == 0  # refused, it would leave the session at the 50 s of before
+        assert again["error_code"] == 0  # if it was refused, the session would stay at the 50 s of before
 
         def state() -> str:
             [found] = raw.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, {"group_ids": ["g"]})["groups"]
@@ -269,7 +269,7 @@ def test_the_settings_of_a_group(broker: BrokerProcess) -> None:
         ("g", "retention.ms", "50000", Code.INVALID_CONFIG),
         ("g", SESSION, "soon", Code.INVALID_CONFIG),
         ("g", SESSION, "0", Code.INVALID_CONFIG),
-        ("g", SESSION, "5000", Code.INVALID_CONFIG),  # as long as the interval between heartbeats
+        ("g", SESSION, "5000", Code.INVALID_CONFIG),  # it is not longer than the interval between heartbeats
         ("g", HEARTBEAT, "45000", Code.INVALID_CONFIG),
     ],
 )

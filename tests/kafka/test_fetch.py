@@ -28,7 +28,7 @@ def some(count: int, size: int = 1, first: int = 0) -> bytes:
 @pytest.mark.parametrize("version", range(4, 18))
 def test_every_version(raw: Raw, version: int) -> None:
     uuid = raw.make("versions")
-    if raw.fetch("versions", 0)["high_watermark"] == 0:  # the first case of this process
+    if raw.fetch("versions", 0)["high_watermark"] == 0:  # only the first case of this process writes
         raw.produce("versions", some(3))
     answer = raw.ask(ApiKey.FETCH, fetch([(uuid if version >= 13 else "versions", 0, 1)]), version)
     assert (answer["error_code"], answer["session_id"]) == (0, 0)
@@ -68,7 +68,7 @@ def test_the_first_partition_with_anything_brings_at_least_one_batch(raw: Raw, b
 
 @pytest.mark.parametrize("each", [10, 200, 5000, 300_000])
 def test_reading_on_brings_everything_once(raw: Raw, each: int) -> None:
-    """Small and large fetches; the last batch of a fetch may be cut."""
+    """By small and large fetches; the last batch of a fetch may be cut."""
     topic = f"through-{each}"
     raw.make(topic)
     total = max(60, min(3000, 300_000 // each))
@@ -288,7 +288,7 @@ def test_long_polls_cost_nothing_while_they_wait(broker: BrokerProcess) -> None:
         def calm() -> bool:
             before = ticks()
             time.sleep(1.0)
-            return ticks() - before <= 10  # of 100 a second: a polling loop of 50 would take far more
+            return ticks() - before <= 10  # 100 a second; 50 loops that poll would take far more
 
         wait_until(calm, "a second in which the broker has next to nothing to do", LONG_MS / 2000)
         raws[0].close()

@@ -1,4 +1,5 @@
-"""librdkafka gives up events that it sent when their transaction is aborted, and numbers others as it did these."""
+"""When its transaction is aborted, librdkafka gives up events that it sent, and then gives other events the same
+numbers."""
 
 from __future__ import annotations
 

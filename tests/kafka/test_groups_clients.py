@@ -28,7 +28,7 @@ SETTINGS: dict[str, Any] = {
     "durability": "os",
 }
 PROTOCOLS = ["classic", "consumer"]
-SHORT_MS = 3000  # of the one group in which a member's session ends: a slow machine must not end the others'
+SHORT_MS = 3000  # for the one group in which a session ends: on a slow machine, sessions of the others must not end
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ class Member:
                     self.consumer.commit(asynchronous=False)
                 except KafkaException as error:
                     if error.args[0].code() != KafkaError._NO_OFFSET:
-                        continue  # the group is being rebalanced: again when that is over
+                        continue  # the group is being rebalanced: it tries again after that
                 self._commit.clear()
 
     def commit(self) -> None:
@@ -203,7 +203,7 @@ def test_what_a_dead_member_had_goes_to_the_others(broker: BrokerProcess, protoc
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_a_group_moves_from_one_protocol_to_the_other_and_back(broker: BrokerProcess, strategy: str) -> None:
-    """Members are replaced one by one while events come; none is lost, and nobody has to stop."""
+    """Members are replaced one by one while events come: no event is lost, and no member has to stop."""
     topic = f"roll-{strategy}"
     create(broker, topic)
     classic: dict[str, Any] = {"partition_assignment_strategy": strategy}

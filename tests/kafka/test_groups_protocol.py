@@ -29,7 +29,7 @@ def join(group: str, member: str = "", **more: Any) -> dict[str, Any]:
 
 
 def enter(raw: Raw, group: str, **more: Any) -> tuple[str, int]:
-    """One member alone in its group: its id and generation."""
+    """Makes a member that is alone in its group; returns its id and generation."""
     told = raw.ask(ApiKey.JOIN_GROUP, join(group, **more), 3)
     assert told["error_code"] == 0, told
     member, generation = told["member_id"], told["generation_id"]
@@ -47,7 +47,7 @@ def commit(group: str, topic: Any, **more: Any) -> dict[str, Any]:
 
 
 def code(answer: dict[str, Any]) -> int:
-    """Of the one partition."""
+    """The error code of the one partition."""
     return int(answer["topics"][0]["partitions"][0]["error_code"])
 
 
@@ -91,7 +91,7 @@ def test_refusals_of_joining(raw: Raw) -> None:
     for body, expected in (
         (join(""), Code.INVALID_GROUP_ID),
         (join("x" * 9000), Code.INVALID_GROUP_ID),
-        (join("", session_timeout_ms=1), Code.INVALID_GROUP_ID),  # the name is looked at first
+        (join("", session_timeout_ms=1), Code.INVALID_GROUP_ID),  # the group's name is checked first
         (join("refused", session_timeout_ms=5999), Code.INVALID_SESSION_TIMEOUT),
         (join("refused", session_timeout_ms=1_800_001), Code.INVALID_SESSION_TIMEOUT),
         (join("refused", "nobody"), Code.UNKNOWN_MEMBER_ID),
@@ -105,7 +105,8 @@ def test_refusals_of_joining(raw: Raw) -> None:
 
 
 def test_one_who_waits_holds_up_nothing_behind_it(raw: Raw, broker: BrokerProcess) -> None:
-    """A parked join is answered later; what came on the connection after it is answered after it, and has been done."""
+    """A join that waits is answered later. A request behind it on the connection is done at once, and answered after
+    it."""
     member, generation = enter(raw, "parked")
     with Raw(broker.kafka) as other:
         other.send(ApiKey.JOIN_GROUP, join("parked"), 3)
@@ -195,7 +196,7 @@ def test_refusals_of_committing(raw: Raw) -> None:
 
 
 def test_megabytes_of_metadata(raw: Raw) -> None:
-    """Refused where it is too much, and nothing else is harmed."""
+    """Where it is too much, it is refused, and nothing else is harmed."""
     raw.make("offsets")
     nine = [{"name": "range", "metadata": bytes(9 << 20)}]
     big = enter(raw, "nine", protocols=nine)[0]
@@ -362,7 +363,7 @@ def test_random_ids_and_numbers_harm_nobody(raw: Raw) -> None:
 # --- from one protocol to the other
 
 
-SUBSCRIBES = b"\0\1\0\0\0\1\0\6modern" + b"\xff\xff\xff\xff" + b"\0\0\0\0"  # version 1: nothing owned
+SUBSCRIBES = b"\0\1\0\0\0\1\0\6modern" + b"\xff\xff\xff\xff" + b"\0\0\0\0"  # version 1; the member owns nothing
 ASSIGNED = b"\0\1\0\0\0\1\0\6modern\0\0\0\1\0\0\0\0" + b"\xff\xff\xff\xff"  # partition 0
 
 
@@ -432,6 +433,6 @@ def test_what_keeps_a_group_from_moving(raw: Raw) -> None:
         told = raw.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, beat(name, "new", 0))
         assert told["error_code"] == Code.GROUP_ID_NOT_FOUND
         assert "can't become a consumer group" in told["error_message"]
-        assert raw.ask(ApiKey.HEARTBEAT, ours)["error_code"] == 0  # nobody notices
+        assert raw.ask(ApiKey.HEARTBEAT, ours)["error_code"] == 0  # members do not notice
         bad = beat(name, "new", 0, subscribed_topic_regex="(")
         assert raw.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, bad)["error_code"] == Code.INVALID_REGULAR_EXPRESSION

@@ -1,4 +1,5 @@
-"""Groups of the clients written in Python, kafka-python and aiokafka: rebalances, commits, a broker that dies."""
+"""Groups of the clients that are written in Python, kafka-python and aiokafka: rebalances, commits, a
+broker that dies."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def test_kafka_python(broker: BrokerProcess) -> None:
 
 
 class Seen(ConsumerRebalanceListener):  # type: ignore[misc]
-    """What a consumer has been told to own."""
+    """Notes what a consumer is told to own."""
 
     def __init__(self) -> None:
         self.parts: set[int] = set()
@@ -47,7 +48,8 @@ class Seen(ConsumerRebalanceListener):  # type: ignore[misc]
 
 @contextlib.asynccontextmanager
 async def member(address: str, topic: str, **more: Any) -> AsyncIterator[tuple[Seen, list[int]]]:
-    """What it owns, and what it has got and committed, in the group that is named as the topic."""
+    """A consumer in the group that is named after the topic: what it owns, and the values that it has read and
+    committed."""
     seen, got = Seen(), []
     settings = {"group_id": topic, "auto_offset_reset": "earliest", "enable_auto_commit": False} | TIMES | more
     consumer = AIOKafkaConsumer(bootstrap_servers=address, **settings)

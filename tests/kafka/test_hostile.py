@@ -1,4 +1,4 @@
-"""Bad input over Kafka's protocol costs only its sender: others are served, and memory is bounded."""
+"""Bad input over Kafka's protocol costs only its sender: other clients are served, and memory is bounded."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory, launcher: Launcher) -> Iter
 
 @pytest.fixture(autouse=True)
 def beside(broker: BrokerProcess) -> Iterator[Neighbour]:
-    """A well-behaved client; at the end of each test it must still be served, and every socket be closed again."""
+    """A well-behaved client. At the end of each test it must still be served, and all sockets of the test must be
+    closed."""
     with undisturbed(broker, rounds=3) as client:
         yield client
 
 
 def header(key: int, version: int, more: bytes = b"") -> bytes:
-    """A frame with this header, an empty client id, and these bytes."""
+    """A frame with this request header, an empty client id, and these bytes."""
     inner = key.to_bytes(2, "big") + version.to_bytes(2, "big") + b"\0\0\0\1\xff\xff" + more
     return len(inner).to_bytes(4, "big") + inner
 
@@ -48,7 +49,7 @@ def test_impossible_sizes_close_the_connection(raw: Raw, size: bytes) -> None:
 @pytest.mark.parametrize(
     "frame",
     [
-        header(4, 0),  # a broker's own business
+        header(4, 0),  # an API between brokers
         header(7, 3),
         header(-1 & 0xFFFF, 0),
         header(9999, 0),
@@ -57,7 +58,7 @@ def test_impossible_sizes_close_the_connection(raw: Raw, size: bytes) -> None:
         header(ApiKey.FETCH, 3),
         header(ApiKey.PRODUCE, 2),
         header(ApiKey.PRODUCE, 14),
-        header(ApiKey.METADATA, 12, b"\0\5" + b"\0" * 38),  # four topics, of which there are two
+        header(ApiKey.METADATA, 12, b"\0\5" + b"\0" * 38),  # it claims four topics and has two
         header(ApiKey.FETCH, 4, b"\0\0"),
         b"\0\0\0\x0c" + b"\0\3\0\1\0\0\0\1\0\xff" + b"ab",  # the client id ends behind the frame
         b"\0\0\0\x03abc",
@@ -115,7 +116,7 @@ def test_requests_cut_and_changed_at_every_byte(broker: BrokerProcess) -> None:
 
 
 def test_many_elements_in_a_small_frame(broker: BrokerProcess, raw: Raw) -> None:
-    """What a frame promises is held against what it has before anything is made of it."""
+    """The number of elements that a frame claims is compared with its bytes before anything is made of it."""
     before = broker.rss()
     raw.send_bytes(header(ApiKey.METADATA, 1, b"\x7f\xff\xff\xff"))
     assert raw.closed()
@@ -127,7 +128,7 @@ def test_many_elements_in_a_small_frame(broker: BrokerProcess, raw: Raw) -> None
 
 @pytest.mark.parametrize("length", [32_000, 32_767])
 def test_a_long_name_is_not_repeated_for_each_thing_that_is_wrong_with_it(raw: Raw, length: int) -> None:
-    """With it, a reason is longer than a string may be; and there may be thousands of reasons."""
+    """A reason that repeats the name would be longer than a string may be; and there may be thousands of reasons."""
     partitions = list(range(500))
     body = {"topics": [{"name": "t" * length, "partition_indexes": partitions}]}
     raw.send_bytes(encode_request(ApiKey.DESCRIBE_PRODUCERS, 0, 1, "x", body))
@@ -173,7 +174,7 @@ def test_thousands_of_pipelined_requests_that_nobody_waits_for(broker: BrokerPro
                 for _ in range(50):
                     raw.send_bytes(ask if number % 2 else everything)
             except TimeoutError:
-                pass  # the broker reads no more from it
+                pass  # the broker does not read from it any more
         beside(20)
         assert broker.peak_rss() < before + 4 * MEMORY
     finally:

@@ -1,4 +1,4 @@
-"""Kafka's internal topics, as clients find them: there to be read, empty, and nobody's to change."""
+"""Kafka's internal topics as clients find them: they can be read, are empty, and nobody can change them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_they_are_listed_once_they_are_looked_for(fresh: BrokerProcess) -> None:
 
 @BOTH
 def test_nobody_writes_to_them(raw: Raw, name: str) -> None:
-    """kafka-transactions.sh find-hanging asks for the producers of every topic, and waits where it is refused."""
+    """kafka-transactions.sh find-hanging asks for the producers of every topic, and hangs if one is refused."""
     raw.ask(ApiKey.FIND_COORDINATOR, {"key_type": 1, "coordinator_keys": ["any"]})
     body = {"topics": [{"name": name, "partition_indexes": [0, 49, 50]}]}
     first, last, beyond = raw.ask(ApiKey.DESCRIBE_PRODUCERS, body)["topics"][0]["partitions"]
@@ -112,7 +112,7 @@ def test_they_cannot_be_changed(raw: Raw, broker: BrokerProcess, name: str) -> N
 
 
 def test_names_that_tools_take_for_the_same(raw: Raw, broker: BrokerProcess) -> None:
-    """However a topic comes to be: by an admin's request, by a producer's, or by a native client's."""
+    """However a topic is made: by an admin's request, by a producer's, or by a native client's."""
     raw.make("alike.one_two")
     new = {"num_partitions": 1, "replication_factor": 1}
     for only_asking in (True, False):

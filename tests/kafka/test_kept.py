@@ -20,9 +20,9 @@ from tests.kafka.raw import produce
 
 @pytest.mark.parametrize("partitions", [1, 2])
 def test_an_answered_publish_keeps_nothing(tmp_path: Path, partitions: int) -> None:
-    """A producer's batches once waited, a megabyte each, until a collection found what they and their answers had
-    of each other."""
-    version = RANGES[ApiKey.PRODUCE][1] - 1  # the last by name
+    """The batches of a producer, a megabyte each, once stayed in memory until a garbage collection: they and their
+    answers referred to each other."""
+    version = RANGES[ApiKey.PRODUCE][1] - 1  # the last version that names topics
     body = produce("t", batch.encode(None, [b"v" * 1000], timestamps=1))
     (asked,) = body["topic_data"][0]["partition_data"]
     body["topic_data"][0]["partition_data"] = [{**asked, "index": index} for index in range(partitions)]
@@ -43,7 +43,7 @@ def test_an_answered_publish_keeps_nothing(tmp_path: Path, partitions: int) -> N
             try:
                 await publish(broker)
                 await trio.testing.wait_all_tasks_blocked()
-                frame.append(0)  # BufferError: a view of it is still there
+                frame.append(0)  # BufferError if a view of it is still there
             finally:
                 gc.enable()
 

@@ -1,4 +1,4 @@
-"""`latest_alias`: a second name of `TOPIC@latest`, for clients that allow no `@`."""
+"""`latest_alias`: a second name of `TOPIC@latest`, for clients that do not allow `@`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIVE = [(1, "b", "1"), (2, "a", "2")]
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory, launcher: Launcher) -> Iterator[BrokerProcess]:
-    """`events` and `taken` are topics; so is `taken.latest`, from the time before there was the setting."""
+    """It has the topics `events` and `taken`, and also `taken.latest`, which was made before the setting was used."""
     data = tmp_path_factory.mktemp("alias") / "data"
     with broker_process(data, launch=launcher, durability="os") as running, Raw(running.kafka) as raw:
         for name in ("events", "taken", "taken.latest"):

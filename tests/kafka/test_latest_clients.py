@@ -1,4 +1,4 @@
-"""`TOPIC@latest` read by real clients that know nothing of it: they end with the table, over restarts too."""
+"""`TOPIC@latest` as real clients read it, which know nothing of it: they end with the table, over restarts too."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 class Writer:
-    """Writes at random and remembers what holds: key to (offset, value)."""
+    """Writes at random and remembers the latest event of each key: key -> (offset, value)."""
 
     def __init__(self, broker: BrokerProcess, topic: str, seed: int) -> None:
         self.random = random.Random(seed)
@@ -61,7 +61,7 @@ class Writer:
 
 
 class Reader:
-    """An application that keeps a table of what it was given."""
+    """An application that keeps a table of the events that it was given."""
 
     def __init__(self, broker: BrokerProcess, topic: str, **more: Any) -> None:
         settings: dict[str, Any] = {
@@ -78,7 +78,7 @@ class Reader:
         self.rows: list[tuple[int, int]] = []
 
     def to_the_end(self) -> None:
-        """Reads until each partition has ended."""
+        """Reads until it is at the end of each partition."""
         ended: set[int] = set()
         while len(ended) < PARTITIONS:
             message = self.consumer.poll(30)
@@ -199,7 +199,7 @@ def test_kcat(broker: BrokerProcess) -> None:
 
 
 def test_many_connections_share_what_they_need(broker: BrokerProcess) -> None:
-    """Each reads a table of 20,000 keys from its start, in small pieces, all at once."""
+    """Each of them reads a table of 20,000 keys from its start, in small pieces, all at the same time."""
     connections, keys = 200, 20_000
     create(broker, "t")
     with Raw(broker.kafka) as raw:

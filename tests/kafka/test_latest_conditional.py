@@ -1,4 +1,4 @@
-"""The record header krappy-expect-offset: by raw requests, and as confluent-kafka's delivery reports tell of it."""
+"""The record header krappy-expect-offset: in raw requests, and in the delivery reports of confluent-kafka."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ with warnings.catch_warnings():
     from kafka import KafkaProducer
     from kafka.errors import InvalidRecordError
 
-Row = tuple[bytes, bytes | None, bytes | None]  # key, value, what its header says, if it has one
+Row = tuple[bytes, bytes | None, bytes | None]  # key, value, value of the header or None
 
 
 def rows(*given: Row, **more: Any) -> bytes:
@@ -73,7 +73,7 @@ def test_what_stands_before_in_the_same_batch_counts(raw: Raw) -> None:
 
 
 def test_pipelined_writers_of_one_key_take_turns(raw: Raw, broker: BrokerProcess) -> None:
-    """Of many that all believe the same, one is right."""
+    """Many believe the same, and one of them is right."""
     raw.make("race")
     connections = [Raw(broker.kafka) for _ in range(10)]
     for number, each in enumerate(connections):
@@ -108,7 +108,7 @@ def test_without_a_view_there_is_nothing_to_decide_it_by(raw: Raw, broker: Broke
 
 
 def test_a_retry_of_what_was_written_is_no_second_write(raw: Raw) -> None:
-    """Of an idempotent producer, whose condition does not hold any more because of that very write."""
+    """The producer is idempotent. Its condition does not hold any more, because of that very write."""
     raw.make("retry")
     id = raw.ask(ApiKey.INIT_PRODUCER_ID, {"transactional_id": None, "transaction_timeout_ms": 1000})["producer_id"]
     data = rows((b"k", b"1", b"absent"), producer_id=id, producer_epoch=0, base_sequence=0)
@@ -140,7 +140,7 @@ def test_confluent_kafka_reports_it(broker: BrokerProcess, idempotent: bool) -> 
     assert error is not None
     assert (
         error.code() == KafkaError.INVALID_RECORD
-    )  # the message's text is with librdkafka, which Python does not show
+    )  # librdkafka has the message's text, and its Python client does not show it
     assert write(b"2", b"0") == (None, 1)
     error, _ = write(b"3", b"0")
     assert error is not None
@@ -149,7 +149,7 @@ def test_confluent_kafka_reports_it(broker: BrokerProcess, idempotent: bool) -> 
 
 
 def test_kafka_python_raises_it(broker: BrokerProcess) -> None:
-    """Without idempotence: an idempotent producer of kafka-python ends with any error that it can't retry."""
+    """Without idempotence: an idempotent producer of kafka-python ends with any error that can't be retried."""
     producer = KafkaProducer(bootstrap_servers=broker.kafka, enable_idempotence=False)
     try:
 

@@ -1,4 +1,4 @@
-"""`TOPIC@latest` by raw requests: every API that knows the name, and what does not."""
+"""`TOPIC@latest` in raw requests: every API that knows the name, and those that do not."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def following(data: Any) -> int:
 
 @pytest.fixture(scope="module")
 def topic(broker: BrokerProcess) -> str:
-    """Two keys that live, at offsets 2 and 4, of six events."""
+    """A topic with six events, of which two are of keys that live: at offsets 2 and 4."""
     with Raw(broker.kafka) as raw:
         create(broker, "events", 2)
         raw.produce("events", records(("a", "1"), ("b", "1"), ("c", "1")))
@@ -153,7 +153,7 @@ def test_it_is_refused_to_writers_and_can_not_be_made(raw: Raw, topic: str) -> N
 
 
 def test_out_of_range(raw: Raw, broker: BrokerProcess) -> None:
-    """Who fell out of the log is given the deletions that are left, on the same connection."""
+    """A consumer whose position fell out of the log is given the deletions that are left, on the same connection."""
     create(broker, "short")
     raw.produce("short", records(("a", "1"), ("b", "1")))
     raw.produce("short", records(("a", None), ("c", "1")))

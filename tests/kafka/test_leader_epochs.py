@@ -1,4 +1,5 @@
-"""A broker leads its partitions in a new epoch at each start, and tells which events are of which (KIP-320)."""
+"""A broker leads its partitions in a new epoch after each start, and tells which events are of which epoch
+(KIP-320)."""
 
 from __future__ import annotations
 
@@ -81,13 +82,13 @@ def test_over_restarts(tmp_path: Path, launch: Launcher) -> None:
 
 
 def test_a_consumer_goes_on_through_them(tmp_path: Path, launch: Launcher) -> None:
-    """It asks where its epoch ended, and has every event once."""
+    """It asks where its epoch ended, and gets every event once."""
     data = tmp_path / "data"
     with broker_process(data, launch=launch) as broker:
         with Peer(broker.address) as peer:
             peer.ask(m.CreateTopic("t", 1), m.TopicCreated)
         publish(broker, 3)
-        broker.settings["listen_kafka"] = broker.kafka  # where it comes back
+        broker.settings["listen_kafka"] = broker.kafka  # it comes back at the same address
         settings = {
             "bootstrap.servers": broker.kafka,
             "group.id": "g",

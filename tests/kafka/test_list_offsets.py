@@ -24,7 +24,7 @@ def offsets(
 
 
 def timed(raw: Raw) -> None:
-    """Three batches of two records each, their times not in order."""
+    """Three batches of two records each, whose times are not in order."""
     raw.make("timed")
     if not raw.fetch("timed", 0)["high_watermark"]:
         for first in range(0, 6, 2):

@@ -1,4 +1,5 @@
-"""The listener's life: what it tells of itself, idling, being full, stopping, and what a restart keeps."""
+"""The listener's life: what it advertises, idle connections, too many connections, stopping, and what a
+restart keeps."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def test_or_what_it_is_told_to_tell(tmp_path: Path) -> None:
 
 
 def test_each_listener_tells_its_own(tmp_path: Path) -> None:
-    """As clients inside and outside of a cluster need it; and one that tells nothing tells where it was reached."""
+    """As clients inside and outside of a cluster need it. A listener without an advertised address tells where it was
+    reached."""
     listen = "IN://127.0.0.1:0, out://127.0.0.1:0,PLAINTEXT://127.0.0.1:0"
     told = "IN://krappy-0.krappy:9092,OUT://krappy.example.com:31094"
     with run_broker(tmp_path, listen_kafka=listen, advertised_listeners=told, durability="os") as broker:
@@ -64,7 +66,8 @@ def test_each_listener_tells_its_own(tmp_path: Path) -> None:
 
 
 def test_clients_work_through_each_of_them(tmp_path: Path) -> None:
-    """librdkafka connects to what it is told, so each goes on through the listener that it began with.
+    """librdkafka connects to the address that it is told, so each client goes on through the listener that it began
+    with.
 
     An address of this process's own (127.0.0.0/8) has no port that another program was given.
     """

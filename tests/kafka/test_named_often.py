@@ -1,4 +1,4 @@
-"""One thing that is named very often in one request: it is answered once, or refused, and nobody else notices."""
+"""One thing that is named very often in one request is answered once, or refused, and nobody else notices."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_what_is_written_or_looked_up_twice_is_refused(raw: Raw, broker: BrokerP
 
 
 def test_many_batches_in_one_request(raw: Raw, broker: BrokerProcess) -> None:
-    """More than are published in one go: all are stored, in one answer."""
+    """There are more than are published in one turn: all are stored, with one answer."""
     create(broker, "wide", 2 * rows.FEW + 1)
     one = batch.encode([b"k"], [b"v"], timestamps=1)
     data = [{"index": at, "records": one} for at in range(2 * rows.FEW + 1)]

@@ -1,4 +1,4 @@
-"""Produce: what is taken, what is refused and with which code, and in which order it is answered."""
+"""Produce: what is taken, what is refused and with which code, and in which order answers come."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_other_acks_do_not_exist(raw: Raw, acks: int) -> None:
 def test_acks_0_is_stored_and_not_answered(raw: Raw) -> None:
     raw.make("unanswered")
     raw.send_bytes(encode_request(ApiKey.PRODUCE, 9, 77, "raw", produce("unanswered", one(b"quiet"), acks=0)))
-    assert raw.ask(ApiKey.METADATA, {"topics": []})["brokers"]  # the next answer is this one's
+    assert raw.ask(ApiKey.METADATA, {"topics": []})["brokers"]  # the next answer is that to this request
     assert raw.values("unanswered", max_wait_ms=10_000) == [b"quiet"]
 
 
@@ -141,12 +141,12 @@ TIMES = [1000, -1, 5000]
 def test_a_timestamp_before_1970_is_refused_and_named(
     raw: Raw, broker: BrokerProcess, wrong: int, codec: int, view: str
 ) -> None:
-    """Where tables are folded and where not, in a batch of one layout and of several, first and in the midst."""
+    """In topics with a table and without, in a batch of one layout and of several, at the start and in the middle."""
     topic = f"times{wrong}-{codec}-{view}"
     create(broker, topic, view_enable=view)
     for times in ([wrong], [0, wrong], [5, wrong, wrong, 5], [1] * 30 + [wrong] + [1] * 30, [wrong] * 40):
         if max(times) - wrong >= 2**63:
-            continue  # no batch can hold both
+            continue  # no batch can hold both timestamps
         for values in ([b"v"] * len(times), [b"v" * (n % 3) for n in range(len(times))]):
             found = raw.produce(topic, batch.encode(None, values, timestamps=times, codec=codec))
             assert (found["error_code"], found["base_offset"]) == (Code.INVALID_TIMESTAMP, -1)
@@ -160,7 +160,8 @@ def test_a_timestamp_before_1970_is_refused_and_named(
 def test_timestamps_far_from_the_brokers_clock_are_refused_and_named(
     raw: Raw, broker: BrokerProcess, view: str
 ) -> None:
-    """By default those more than an hour ahead, as in Kafka; what is stored stays readable when the limits change."""
+    """By default, these are timestamps more than an hour ahead, as in Kafka. What is stored stays readable when the
+    limits change."""
     topic, hour, now = f"far-{view}", 3_600_000, time_ns() // 1_000_000
     create(broker, topic, view_enable=view)
     for times in ([now - 40 * 365 * 24 * hour], [0], [-1], [now], [now + hour // 2]):
@@ -252,9 +253,9 @@ def test_idempotence(raw: Raw) -> None:
     assert send(1, epoch=1) == (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
     assert send(0, epoch=1) == (0, 3)
     assert send(3) == (Code.INVALID_PRODUCER_EPOCH, -1)
-    assert send(2**31 - 1, producer=second) == (0, 4)  # of an unknown producer any sequence is taken
-    assert send(0, producer=second) == (0, 5)  # it wraps
-    assert send(0, producer=second + 1) == (Code.UNKNOWN_PRODUCER_ID, -1)  # nobody was given it
+    assert send(2**31 - 1, producer=second) == (0, 4)  # from an unknown producer any sequence is taken
+    assert send(0, producer=second) == (0, 5)  # sequences wrap
+    assert send(0, producer=second + 1) == (Code.UNKNOWN_PRODUCER_ID, -1)  # nobody was given this id
 
 
 def test_pipelined_requests_keep_their_order(raw: Raw) -> None:

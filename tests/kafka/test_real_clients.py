@@ -1,4 +1,5 @@
-"""The data path with clients as they are: confluent-kafka (librdkafka), kafka-python. More of them in tests/compat."""
+"""The data path with unmodified clients: confluent-kafka (librdkafka), kafka-python. More of them are in
+tests/compat."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def test_librdkafka_there_and_back(broker: BrokerProcess, acks: str, codec: str)
         )
     assert producer.flush(30) == 0
     assert not failed
-    # Behind a fetch that waits for more, it would be told nothing else.
+    # While a fetch waits for more events, it would get no other answer on that connection.
     settings = {"group.id": "none", "enable.auto.commit": False, "fetch.wait.max.ms": 10}
     consumer = confluent.Consumer({"bootstrap.servers": broker.kafka, **settings})
     try:

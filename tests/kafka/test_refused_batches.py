@@ -1,5 +1,6 @@
-"""A batch was refused for now, and is to be sent again. The next ones of its producer are on their way. If they were
-stored meanwhile, librdkafka (2.16) would take the first for stored, too: "implicitly acked by subsequent batch"."""
+"""A batch was refused for now, and is to be sent again, while the next batches of its producer are under way. If those
+were stored meanwhile, librdkafka (2.16) would take the first one for stored, too: "implicitly acked by subsequent
+batch"."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tests.process import BrokerProcess, broker_process, wait_until
 
 @pytest.mark.parametrize("known", [0, 2])
 def test_while_the_data_folder_was_away(tmp_path: Path, known: int) -> None:
-    """`known`: batches that the producer has stored before."""
+    """`known`: how many batches the producer has stored before."""
     folder, away = tmp_path / "data", tmp_path / "away"
     with broker_process(folder, listen_kafka="127.0.0.1:0") as broker, Raw(broker.kafka) as raw:
         raw.make("t")
@@ -37,7 +38,7 @@ def test_while_the_data_folder_was_away(tmp_path: Path, known: int) -> None:
 
 
 def test_the_folder_goes_away_while_events_come(tmp_path: Path) -> None:
-    """What the broker has taken before it notices waits until the folder is back."""
+    """What the broker has taken before it notices that the folder is away waits until the folder is back."""
     folder, away = tmp_path / "data", tmp_path / "away"
     with broker_process(folder, listen_kafka="127.0.0.1:0") as broker, Raw(broker.kafka) as raw:
         for each in range(20):
@@ -59,7 +60,8 @@ def test_the_folder_goes_away_while_events_come(tmp_path: Path) -> None:
 
 
 def test_in_many_partitions_at_once(tmp_path: Path) -> None:
-    """Kafka's Java producer sends a batch for each partition in one request, and the next request beside it."""
+    """Kafka's Java producer sends one request with a batch for each partition, and the next request before
+    the answer."""
     folder, away, partitions = tmp_path / "data", tmp_path / "away", MANY + 5
     with broker_process(folder, listen_kafka="127.0.0.1:0") as broker, Raw(broker.kafka) as raw:
         topic = {"name": "t", "num_partitions": partitions, "replication_factor": 1}
@@ -119,7 +121,7 @@ def test_nor_the_next_transaction(raw: Raw) -> None:
     assert producer.write("given-up-transaction", b"v") == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-BEFORE_ALL = MAX_SEQUENCE - 5  # of the sequences from 0 on
+BEFORE_ALL = MAX_SEQUENCE - 5  # sequences wrap, so this one is before those from 0 on
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
@@ -138,7 +140,7 @@ def test_nor_does_it_hold_up_a_transaction(broker: BrokerProcess, raw: Raw) -> N
     raw.make("strange-transaction")
     producer = Transactional(raw).init()
     with Raw(broker.kafka) as stranger:
-        for value in (b"0", b"1"):  # the end of each raises the epoch
+        for value in (b"0", b"1"):  # the end of each transaction raises the epoch
             refused = stranger.produce("strange-transaction", damaged(producer.id, BEFORE_ALL, producer.epoch))
             assert refused["error_code"] == Code.CORRUPT_MESSAGE
             assert producer.write("strange-transaction", value, version=12) == Code.NONE

@@ -1,4 +1,5 @@
-"""Two peers change the same settings at once, in every order: what is said by what was there counts as of the deed."""
+"""Two peers change the same settings at once, in every order. A change that depends on the settings counts as of when
+it is made."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ THROTTLED = "leader.replication.throttled.replicas"
 
 
 class Peer:
-    """A connection, as far as these requests need one."""
+    """As much of a connection as these requests need."""
 
     def __init__(self, broker: LocalBroker) -> None:
         self.broker = broker
@@ -30,7 +31,7 @@ class Peer:
     async def change(
         self, kind: int, name: str, settings: dict[str, str], operation: ConfigOperation | None = None
     ) -> None:
-        """`operation` None: by AlterConfigs, which replaces what there is."""
+        """`operation` None: by AlterConfigs, which replaces all settings."""
         configs = [{"name": key, "value": value, "config_operation": operation} for key, value in settings.items()]
         resources = [{"resource_type": kind, "resource_name": name, "configs": configs}]
         request: dict[str, Any] = {"resources": resources, "validate_only": False}
@@ -73,7 +74,7 @@ def test_two_who_append_to_one_list(tmp_path: Path) -> None:
 def test_who_replaces_all_settings_leaves_none_of_another(
     tmp_path: Path, kind: int, first: tuple[str, str], second: tuple[str, str]
 ) -> None:
-    """After both have replaced everything, one's settings are there, and nothing beside them."""
+    """After both have replaced everything, the settings are those of one of them, and nothing else."""
 
     async def scenario(broker: LocalBroker, name: str) -> Scenario:
         topic, _ = await broker.create_topic(name, 1, {})

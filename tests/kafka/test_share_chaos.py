@@ -1,5 +1,6 @@
-"""Members of a share group come, work, and die in all ways, while the broker is killed: what was accepted or rejected
-never comes again, no record is with two members, none comes too often, and in the end all are settled."""
+"""Members of a share group come, work, and die in all ways, while the broker is killed. A record that was accepted or
+rejected never comes again, no two members have the same record, none comes too often, and in the end all are settled.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +15,16 @@ from tests.kafka.shares import ACCEPT, REJECT, RELEASE, Batch, Member, beat, ear
 from tests.process import BrokerProcess, Launcher, broker_process, wait_until
 
 LOCK_S, LIMIT, COUNT, PARTITIONS, MEMBERS = 4.0, 4, 300, 2, 6
-SLACK_S = 1.5  # between the broker's clock and what a member knows of it
+SLACK_S = 1.5  # seconds between the broker's clock and what a member knows of it
 At = tuple[int, int]  # partition, offset
 
 
 class Ledger:
-    """What all members know. `held`: by whom, since when, in which life of the broker."""
+    """What all members know. `held`: by whom each record is held, since when, and in which life of the broker."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.settled: dict[At, float] = {}  # when that was answered
+        self.settled: dict[At, float] = {}  # when the answer came that settled it
         self.held: dict[At, tuple[str, float, int]] = {}
         self.life = 0
         self.faults: list[str] = []
@@ -45,7 +46,7 @@ class Ledger:
 
 
 class Worker:
-    """One member after the other, each with its own end."""
+    """Runs one member after the other; each ends in its own way."""
 
     def __init__(self, broker: BrokerProcess, ledger: Ledger, seed: int) -> None:
         self.broker, self.ledger, self.rng = broker, ledger, random.Random(seed)
@@ -59,7 +60,7 @@ class Worker:
                     self.live(raw, life)
             except (Closed, OSError):  # the broker is down
                 time.sleep(0.1)
-            except Exception as fault:  # else the thread would end, and nobody would know
+            except Exception as fault:  # else the thread would end, and nobody would know why
                 with self.ledger.lock:
                     self.ledger.faults.append(f"{self.name} ends: {fault!r}")
                 raise
@@ -67,7 +68,7 @@ class Worker:
     def live(self, raw: Raw, life: int) -> None:
         index, rng, ledger = self.rng.randrange(PARTITIONS), self.rng, self.ledger
         member = Member(raw, "g", f"{self.name}-{rng.random()}", "t", index)
-        mine: dict[int, float] = {}  # since when
+        mine: dict[int, float] = {}  # since when it has each record
         for _ in range(rng.randrange(2, 15)):
             took = {
                 at: rng.choices((ACCEPT, RELEASE, REJECT), (8, 3, 1))[0] for at in sorted(mine) if rng.random() < 0.7
@@ -93,7 +94,7 @@ class Worker:
                         ledger.acquired((index, at), member.member, run["delivery_count"], sent, life)
                         mine[at] = sent
             if rng.random() < 0.03:
-                time.sleep(LOCK_S)  # all its locks end
+                time.sleep(LOCK_S)  # all its locks end meanwhile
         with ledger.lock:
             for at in mine:
                 ledger.gone((index, at), member.member)

@@ -47,11 +47,11 @@ def test_two_members_share_a_partition(raw: Raw, broker: BrokerProcess) -> None:
         one, two = Member(raw, "g2", "one", "t2"), Member(second, "g2", "two", "t2")
         assert one.acquired(max_records=3) == [(0, 2, 1)]
         assert two.acquired(max_records=3) == [(3, 5, 1)]
-        assert two.acknowledge((0, 2, [ACCEPT])) == Code.INVALID_RECORD_STATE  # another's
-        assert two.acknowledge((2, 3, [ACCEPT])) == Code.INVALID_RECORD_STATE  # another's, in part: nothing is taken
+        assert two.acknowledge((0, 2, [ACCEPT])) == Code.INVALID_RECORD_STATE  # another member has them
+        assert two.acknowledge((2, 3, [ACCEPT])) == Code.INVALID_RECORD_STATE  # some are another's: nothing is taken
         assert two.acknowledge((3, 5, [ACCEPT])) == 0
-        assert two.acknowledge((3, 5, [ACCEPT])) == Code.INVALID_RECORD_STATE  # twice
-        assert two.acknowledge((6, 9, [ACCEPT])) == Code.INVALID_RECORD_STATE  # nobody's
+        assert two.acknowledge((3, 5, [ACCEPT])) == Code.INVALID_RECORD_STATE  # twice: they are settled
+        assert two.acknowledge((6, 9, [ACCEPT])) == Code.INVALID_RECORD_STATE  # nobody has them
         assert position(raw, "g2", "t2") == (0, 7)
         assert one.acknowledge((0, 2, [ACCEPT])) == 0
         assert position(raw, "g2", "t2") == (6, 4)
@@ -91,10 +91,10 @@ def test_epochs_of_a_share_session(raw: Raw, broker: BrokerProcess) -> None:
         (-1, Code.SHARE_SESSION_NOT_FOUND),
         (-2, Code.INVALID_SHARE_SESSION_EPOCH),
         (0, 0),
-        (0, 0),  # anew
+        (0, 0),  # a new session
         (2, Code.INVALID_SHARE_SESSION_EPOCH),
         (1, 0),
-        (1, Code.INVALID_SHARE_SESSION_EPOCH),  # the same once more
+        (1, Code.INVALID_SHARE_SESSION_EPOCH),  # the same epoch once more
         (2, 0),
         (-1, 0),
         (3, Code.SHARE_SESSION_NOT_FOUND),
@@ -126,7 +126,7 @@ def test_epochs_of_a_share_session(raw: Raw, broker: BrokerProcess) -> None:
         [(0, 1, [-1])],
         [(0, 1, [ACCEPT]), (1, 1, [ACCEPT])],
         [(1, 1, [ACCEPT]), (0, 0, [ACCEPT])],
-        [(0, 0, [RENEW])],  # without saying so
+        [(0, 0, [RENEW])],  # renewing without the field that says so
         [(0, 2**62, [ACCEPT] * 3)],
     ],
 )
@@ -151,7 +151,7 @@ def test_a_record_is_delivered_five_times_at_most(raw: Raw, broker: BrokerProces
     while counts[-1]:
         first, last = counts[-1][0][0], counts[-1][-1][1]
         counts.append(one.acquired((first, last, [RELEASE])))
-    # The last time each comes alone: it may be what kills members.
+    # The last time, each record comes alone: it may be what kills members.
     assert counts == [*([(0, 2, n)] for n in range(1, 5)), [(0, 0, 5)], [(1, 1, 5)], [(2, 2, 5)], []]
     assert position(raw, "g6", "t6") == (3, 0)
 
@@ -277,7 +277,7 @@ def test_two_rows_of_one_partition_are_both_taken(raw: Raw, broker: BrokerProces
 
 
 def test_a_session_of_two_connections(raw: Raw, broker: BrokerProcess) -> None:
-    """One waits for records, and is given some of a partition that the other has added to the session meanwhile."""
+    """One connection waits for records, and gets some of a partition that the other adds to the session meanwhile."""
     create(broker, "shared", 2)
     earliest(raw, "shared-group")
     fill(raw, "shared", 3)
@@ -423,7 +423,7 @@ def test_groups_are_listed_described_and_deleted(raw: Raw, broker: BrokerProcess
     assert told["error_code"] == 0
     assert all(each["group_id"] != "dg" for each in raw.ask(ApiKey.LIST_GROUPS)["groups"])
     assert one.ask_fetch()["error_code"] == Code.SHARE_SESSION_NOT_FOUND
-    assert Member(raw, "dg", "two", "d1").acquired() == [(0, 2, 1)]  # of its own beginning
+    assert Member(raw, "dg", "two", "d1").acquired() == [(0, 2, 1)]  # with a beginning of its own
 
 
 def test_offsets_are_told_moved_and_deleted(raw: Raw, broker: BrokerProcess) -> None:
@@ -434,7 +434,7 @@ def test_offsets_are_told_moved_and_deleted(raw: Raw, broker: BrokerProcess) -> 
     assert one.acquired(max_records=6) == [(0, 5, 1)]
     assert one.acknowledge((1, 5, [ACCEPT])) == 0
     assert position(raw, "og", "o1") == (0, 5)
-    assert position(raw, "og", "o1", 1) == (-1, -1)  # not read yet
+    assert position(raw, "og", "o1", 1) == (-1, -1)  # the group has not read this partition yet
     assert beat(raw, "og", "one", -1)["error_code"] == 0
     rows = [{"partition_index": 0, "start_offset": 4}, {"partition_index": 1, "start_offset": 99}]
     rows += [{"partition_index": 2, "start_offset": 0}, {"partition_index": 3, "start_offset": -1}]
@@ -481,7 +481,7 @@ def test_settings_of_share_groups_are_checked(raw: Raw) -> None:
         ("share.delivery.count.limit", "1"),
         ("share.record.lock.duration.ms", "999"),
         ("share.partition.max.record.locks", "10001"),
-        ("share.session.timeout.ms", "5000"),  # not above the heartbeats'
+        ("share.session.timeout.ms", "5000"),  # not longer than the interval between heartbeats
         ("share.renew.acknowledge.enable", "perhaps"),
     ):
         assert alter(name, value) == Code.INVALID_CONFIG, (name, value)

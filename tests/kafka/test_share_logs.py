@@ -1,5 +1,5 @@
 """What becomes of a share group (KIP-932) when the log changes under it: records that members have acquired are deleted
-or compacted away, the log begins beyond its position, and the topic gets more partitions."""
+or compacted away, the log begins beyond the group's position, and the topic gets more partitions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def there(broker: BrokerProcess, topic: str) -> list[int]:
 
 
 def test_records_that_a_member_has_acquired_are_deleted(raw: Raw, broker: BrokerProcess) -> None:
-    """To acknowledge them does nothing, as in Kafka, and is no error: the others of the request are taken."""
+    """Acknowledging them does nothing and is no error, as in Kafka: the other records of the request are
+    acknowledged."""
     create(broker, "deleted")
     earliest(raw, "deleted")
     fill(raw, "deleted", 10)
@@ -79,7 +80,7 @@ def test_a_member_renews_what_is_left_of_what_it_has_acquired(raw: Raw, broker: 
 
 @pytest.mark.parametrize("how", ["dies", "ends", "lets its lock end"])
 def test_the_log_begins_behind_what_a_member_has(raw: Raw, broker: BrokerProcess, how: str) -> None:
-    """The member goes; what is not there any more is settled, and nobody waits for it."""
+    """The member leaves. Records that are not there any more are settled, and nobody waits for them."""
     name = how.replace(" ", "-")
     create(broker, name)
     earliest(raw, name, share_record_lock_duration_ms="1000")
@@ -127,7 +128,7 @@ def test_the_log_begins_beyond_the_position_of_a_group_that_nobody_reads_as(
 
 @pytest.mark.parametrize("end", ["accept", "release", "die"])
 def test_records_that_a_member_has_acquired_are_compacted_away(raw: Raw, broker: BrokerProcess, end: str) -> None:
-    """It may still acknowledge them; they are not delivered again, and hold up nothing."""
+    """The member may still acknowledge them; they are not delivered again, and hold up nothing."""
     name = f"compacted-{end}"
     limits: dict[str, Any] = {"min_cleanable_dirty_ratio": "0.01", "segment_bytes": "200", "delete_retention_ms": "0"}
     create(broker, name, cleanup_policy="compact", min_compaction_lag_ms="3600000", **limits)
@@ -140,7 +141,7 @@ def test_records_that_a_member_has_acquired_are_compacted_away(raw: Raw, broker:
         assert offsets(one.acquired(max_records=5)) == [0, 1, 2, 3, 4]
         with Peer(broker.address) as peer:
             peer.ask(m.AlterTopic(name, {"min.compaction.lag.ms": None}), m.TopicAltered)
-        left = [9, 10, 11]  # the last of each key; a look before may see them with some that are still to go
+        left = [9, 10, 11]  # the last of each key; an early look may also see records that are still to go
         wait_until(lambda: there(broker, name) == left, "the others are compacted away")
         if end != "die":
             assert one.acknowledge((0, 4, [ACCEPT if end == "accept" else RELEASE])) == 0
@@ -161,10 +162,11 @@ def grow(raw: Raw, topic: str, partitions: int) -> None:
 
 
 def test_partitions_that_a_topic_gains_are_read_from_their_first_record(raw: Raw, broker: BrokerProcess) -> None:
-    """Whatever share.auto.offset.reset says: else what is written before a member fetches is skipped (KAFKA-20742)."""
+    """This holds whatever share.auto.offset.reset says: else what is written before a member fetches is skipped
+    (KAFKA-20742)."""
     create(broker, "grown", 2)
     fill(raw, "grown", 3)
-    one = Member(raw, "grown", "one", "grown")  # from the latest
+    one = Member(raw, "grown", "one", "grown")  # it begins at the latest record
     assert one.acquired() == []
     fill(raw, "grown", 3, 1)
     grow(raw, "grown", 3)
@@ -179,7 +181,7 @@ def test_partitions_that_a_topic_gains_are_read_from_their_first_record(raw: Raw
     assert one.acquired() == []
     fill(raw, "grown", 1)
     assert one.acquired() == [(3, 3, 1)]
-    one.index = 1  # one of the first: its records were there before a member fetched from it
+    one.index = 1  # a partition that it had from the first: its records came before a member fetched from it
     assert one.acquired() == []
     one.index = 2
     assert one.acquired() == [(0, 3, 1)]

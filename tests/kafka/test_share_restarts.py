@@ -21,9 +21,9 @@ def test_a_killed_broker_goes_on_where_it_was(tmp_path: Path, launcher: Launcher
             assert one.acknowledge((0, 5, [ACCEPT, RELEASE, REJECT, ACCEPT, RELEASE, RELEASE])) == 0
             assert one.acquired(max_records=1) == [(1, 1, 2)]
             assert one.acquired((1, 1, [RELEASE]), max_records=1) == [(1, 1, 3)]
-            assert one.acknowledge((1, 1, [RELEASE])) == 0  # delivered too often
+            assert one.acknowledge((1, 1, [RELEASE])) == 0  # it was delivered too often
             assert one.acquired(max_records=3) == [(4, 5, 2), (6, 6, 1)]
-            assert one.acknowledge((6, 6, [RELEASE])) == 0  # an answer that what was acquired is behind, too
+            assert one.acknowledge((6, 6, [RELEASE])) == 0  # its answer comes after what was acquired is durable, too
         broker.kill()
         broker.start()
         with Raw(broker.kafka) as raw:
@@ -33,7 +33,7 @@ def test_a_killed_broker_goes_on_where_it_was(tmp_path: Path, launcher: Launcher
             (group,) = raw.ask(ApiKey.SHARE_GROUP_DESCRIBE, {"group_ids": ["g"]})["groups"]
             assert [member["member_id"] for member in group["members"]] == ["one"]
             one = Member(raw, "g", "one", "t")
-            assert one.acquired(max_records=1) == [(4, 4, 3)]  # the last time each comes alone
+            assert one.acquired(max_records=1) == [(4, 4, 3)]  # the last time, each record comes alone
             assert one.acquired((4, 4, [RELEASE]), max_records=1) == [(5, 5, 3)]
             assert one.acquired((5, 5, [ACCEPT]), max_records=1) == [(6, 6, 2)]
             assert position(raw, "g", "t") == (6, 4)
@@ -43,7 +43,7 @@ def test_a_killed_broker_goes_on_where_it_was(tmp_path: Path, launcher: Launcher
 def test_what_was_delivered_for_the_last_time_is_settled_though_nothing_follows(
     tmp_path: Path, launcher: Launcher
 ) -> None:
-    """Its member died with the broker, and there is nothing else whose change would settle it, too."""
+    """Its member died with the broker, and no other change follows that would settle the record as well."""
     with broker_process(tmp_path / "data", launch=launcher, durability="fsync") as broker:
         create(broker, "t")
         with Raw(broker.kafka) as raw:
@@ -53,7 +53,7 @@ def test_what_was_delivered_for_the_last_time_is_settled_though_nothing_follows(
             assert one.acquired(max_records=1) == [(0, 0, 1)]
             assert one.acquired((0, 0, [RELEASE]), max_records=1) == [(0, 0, 2)]
             assert one.acquired(max_records=1) == [(1, 1, 1)]
-            assert one.acknowledge((1, 1, [ACCEPT])) == 0  # what was acquired is durable with it
+            assert one.acknowledge((1, 1, [ACCEPT])) == 0  # what was acquired is durable once this is
         broker.kill()
         broker.start()
         with Raw(broker.kafka) as raw:

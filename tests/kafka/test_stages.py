@@ -1,4 +1,4 @@
-"""What a course on writing a broker of one's own asks step by step, in the versions that it asks for."""
+"""What a course about writing one's own broker asks for, step by step, in the versions that the course uses."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_describe_topic_partitions_of_known_and_unknown_topics(raw: Raw, broker:
     asked = [{"name": name} for name in ("stage-pair", "stage-absent", "stage-one")]
     answer = raw.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, {"topics": asked, "response_partition_limit": 100}, PARTITIONS)
     assert answer["next_cursor"] is None
-    absent, one, pair = answer["topics"]  # by their names, as Kafka sorts them
+    absent, one, pair = answer["topics"]  # sorted by name, as in Kafka
     assert (absent["name"], absent["error_code"]) == ("stage-absent", Code.UNKNOWN_TOPIC_OR_PARTITION)
     assert (absent["topic_id"], absent["partitions"], absent["is_internal"]) == (bytes(16), [], False)
     for topic, name, count in ((one, "stage-one", 1), (pair, "stage-pair", 2)):

@@ -61,7 +61,7 @@ def test_a_transaction_from_end_to_end(raw: Raw, topic: str) -> None:
     assert (held["high_watermark"], held["last_stable_offset"], len(held["records"])) == (1, 0, 0)
     assert len(fetch(raw, topic, committed=False)["records"]) > 0
     assert ours.end(commit=False) is Code.NONE
-    assert ours.end(commit=False) is Code.NONE  # asked again
+    assert ours.end(commit=False) is Code.NONE  # asked for once more
     assert ours.end(commit=True) is Code.INVALID_TXN_STATE
     seen = fetch(raw, topic, committed=True)
     assert (seen["high_watermark"], seen["last_stable_offset"]) == (2, 2)
@@ -147,12 +147,13 @@ def test_a_producer_goes_on_with_the_next_epoch(raw: Raw, topic: str) -> None:
 
 @pytest.mark.parametrize("commit", [False, True])
 def test_what_an_ended_transaction_wrote_is_no_answer_to_the_next_one(raw: Raw, topic: str, commit: bool) -> None:
-    """A client gave up a batch whose answer was lost, and sends other events with its sequence: librdkafka does."""
+    """A client gave up a batch whose answer was lost, and sends other events with the same sequence, as librdkafka
+    does."""
     ours = Transactional(raw).init()
     assert ours.add((topic, 0)) == [Code.NONE]
     assert ours.write(topic, b"given up") is Code.NONE
     ours.sequences[topic] = 0
-    assert ours.write(topic, b"given up") is Code.NONE  # once more, in the same transaction
+    assert ours.write(topic, b"given up") is Code.NONE  # the event once more, in the same transaction
     assert ours.end(commit) is Code.NONE
     assert ours.add((topic, 0)) == [Code.NONE]
     ours.sequences[topic] = 0
@@ -209,7 +210,7 @@ def test_describe_producers(raw: Raw, topic: str) -> None:
 
 
 def test_each_end_gives_the_next_epoch_to_clients_that_know_it(raw: Raw, topic: str) -> None:
-    """KIP-890: what they write, and the offsets that they stage, join the transaction by themselves."""
+    """KIP-890: what these clients write, and the offsets that they stage, join the transaction without being added."""
     ours, group = Transactional(raw).init(), f"group-{next(_names)}"
     late = Transactional(raw, ours.name)
     assert ours.write(topic, b"1", version=12) is Code.NONE
@@ -220,12 +221,12 @@ def test_each_end_gives_the_next_epoch_to_clients_that_know_it(raw: Raw, topic: 
     assert (ours.id, ours.epoch) == (late.id, late.epoch + 1)
     assert late.write(topic, b"late", version=12) is Code.INVALID_PRODUCER_EPOCH
     assert late.commit_offset(group, topic, 8, version=5) is Code.PRODUCER_FENCED
-    assert late.end(commit=True, version=5) is Code.NONE  # asked again
+    assert late.end(commit=True, version=5) is Code.NONE  # asked for once more
     assert (late.id, late.epoch) == (ours.id, ours.epoch)
     assert ours.write(topic, b"aborted", version=12) is Code.NONE
     assert ours.end(commit=False, version=5) is Code.NONE
     assert ours.end(commit=True, version=5) is Code.INVALID_TXN_STATE
-    assert ours.end(commit=False, version=5) is Code.NONE  # of nothing
+    assert ours.end(commit=False, version=5) is Code.NONE  # there is no transaction
     assert (ours.id, ours.epoch) == (late.id, late.epoch + 2)
     seen = fetch(raw, topic, committed=True)
     assert values_of(seen["records"])[:2] == [b"1", b"2"]

@@ -1,5 +1,5 @@
-"""No request of any API holds the event loop for long: each array is filled with as much as it may have, and what
-the handler does between two turns of others is counted, in calls rather than seconds."""
+"""No request of any API holds the event loop for long. Each array is filled with as much as it may have. What the
+handler does between two turns of others is counted in calls rather than seconds."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tests.broker.engine import running
 from tests.long import some
 from tests.wire.kafka.test_once import arrays
 
-MOST = 2000  # elements: a tenth of what an array may have; what takes longer than its share shows here as well
-CALLS = 40_000  # in one turn: 20 for each element, so about 50 ms for a full array
-BYTES = 400  # of an answer, for each element of its request
-PARTITIONS = 20  # of the topic that there is
+MOST = 2000  # elements: a tenth of what an array may have; a handler that takes more than its share shows here as well
+CALLS = 40_000  # in one turn: 20 for each element, which is about 50 ms for a full array
+BYTES = 400  # of an answer, for each element of the request
+PARTITIONS = 20  # of the one topic that exists
 ONE = batch.encode([b"k"], [b"v"], timestamps=1)
 
 
@@ -48,16 +48,17 @@ class Turns(trio.abc.Instrument):
         self.end()
 
     def end(self) -> None:
-        """Of a step, or of what is looked at: a handler that gives no turns ends within its step."""
+        """The end of a step, or of what is counted: a handler that gives no turns ends within its step."""
         self.longest = max(self.longest, self._calls)
 
     def cut(self) -> None:
-        """What was before does not count."""
+        """Forgets what was counted before."""
         self._calls = self.longest = 0
 
 
 def value(field: Field, number: int) -> Any:
-    """One that differs from those of other numbers, where the field lets it; small enough to be a partition."""
+    """A value that differs from those of other numbers where the field allows it, and that is small enough to be a
+    partition."""
     if field.kind == "string":
         return f"n{number}"
     if field.kind == "uuid":
@@ -70,7 +71,8 @@ def value(field: Field, number: int) -> Any:
 
 
 def message(fields: tuple[Field, ...], path: tuple[str, ...], count: int, topic: str) -> dict[str, Any]:
-    """`count` different elements in the array at `path`; each other array has one, and what is around names `topic`."""
+    """A message with `count` different elements in the array at `path`; each other array has one element, and the
+    structs around it name `topic`."""
     found: dict[str, Any] = {}
     for field in fields:
         if not field.present:
@@ -100,7 +102,7 @@ def message(fields: tuple[Field, ...], path: tuple[str, ...], count: int, topic:
 
 
 def _named(field: Field, number: int) -> dict[str, Any]:
-    """What tells an element of an array of structs from others."""
+    """The fields that tell an element of an array of structs from the others."""
     return {
         each.name: value(each, number)
         for each in field.fields
@@ -117,7 +119,8 @@ CASES = [
 
 
 async def ask(broker: LocalBroker, key: ApiKey, version: int, body: dict[str, Any], turns: Turns) -> int:
-    """The bytes of the answer. Calls are counted while the request is read, and until its answer is made."""
+    """Asks, and returns the bytes of the answer. Calls are counted while the request is read, and until its answer is
+    made."""
     session: Any = kafka_session(broker)
     data = memoryview(encode_request(key, version, 1, "x", body))[4:]
     header = parse_header(data)
@@ -145,7 +148,7 @@ async def ask(broker: LocalBroker, key: ApiKey, version: int, body: dict[str, An
 def test_a_full_array_is_served_in_short_turns(
     tmp_path: Path, key: ApiKey, path: tuple[str, ...], allowed: bool
 ) -> None:
-    """Also to one who may do nothing: what he is denied is told in the audit log."""
+    """Also for a user who may do nothing: the audit log tells what is denied."""
     guarded = {} if allowed else {"authorizer": "acl", "audit_log": f"file:{tmp_path}/audit"}
 
     async def main() -> None:
@@ -160,7 +163,7 @@ def test_a_full_array_is_served_in_short_turns(
                 try:
                     size = await ask(broker, key, version, body, turns)
                 except KrappyError:
-                    size = 0  # which closes the connection
+                    size = 0  # the connection is closed
                 assert turns.longest <= CALLS, f"version {version}: {turns.longest} calls in one turn"
                 assert size <= MOST * BYTES
 
@@ -168,8 +171,8 @@ def test_a_full_array_is_served_in_short_turns(
 
 
 def test_as_many_as_may_be_are_found_and_listed_in_short_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Coordinators of a full array of groups; and all the transactional ids that a broker may have, whose list no array
-    of a request tells of. Reading the request is one call for each."""
+    """It asks for the coordinators of a full array of groups; and for the list of all transactional ids that a broker
+    may have, which no array of a request names. Reading the request is one call for each group."""
     most = 20_000
 
     async def main() -> None:

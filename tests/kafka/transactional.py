@@ -20,7 +20,7 @@ class Transactional:
         self.raw = raw
         self.name = name or f"id-{next(_names)}"
         self.id = self.epoch = -1
-        self.sequences: Counter[str] = Counter()  # the next of each topic
+        self.sequences: Counter[str] = Counter()  # the next sequence of each topic
 
     def init(self, version: int = 5, **more: Any) -> Transactional:
         answer = self.ask_init(version, **more)
