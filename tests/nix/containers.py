@@ -1,4 +1,4 @@
-"""Podman as the tests use it: runc and cgroupfs, which work where there is no systemd."""
+"""Podman as the tests use it: with runc and cgroupfs, which work where there is no systemd."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ UP_AND_RUNNING = 0x41
 
 
 def require() -> None:
-    """Skips where an image can't be built and run. In CI it must."""
+    """Skips the test where an image can't be built and run. In CI it must be possible."""
     missing = [tool for tool in NEEDED if shutil.which(tool) is None]
     reason = f"not installed: {', '.join(missing)}" if missing else "needs root" if os.geteuid() else ""
     if reason and os.environ.get("CI") == "true":
@@ -45,10 +45,10 @@ def require() -> None:
 
 @contextmanager
 def own_network() -> Iterator[None]:
-    """This thread, and all threads and programs that it starts, in a network of their own.
+    """Puts this thread, and all threads and programs that it starts, into a network of their own.
 
-    Podman makes an interface for each container. Were that the machine's network, a browser of another test would see
-    it change, and give up what it is loading with ERR_NETWORK_CHANGED.
+    Podman makes an interface for each container. If that were in the machine's network, a browser of another test would
+    see the network change, and give up what it is loading with ERR_NETWORK_CHANGED.
     """
     libc = ctypes.CDLL(None, use_errno=True)
 
@@ -81,7 +81,7 @@ class Podman:
         return done.stdout.strip()
 
     def said(self, name: str) -> str:
-        """What it has written to stdout and stderr."""
+        """What the container has written to stdout and stderr."""
         done = subprocess.run(
             ["podman", "logs", name],
             env=self.environ,
@@ -101,7 +101,7 @@ class Podman:
         return self("port", name, f"{port}/tcp").splitlines()[0]
 
     def wait_until_healthy(self, name: str) -> None:
-        """By the image's own health check."""
+        """Waits until the container is healthy by the image's own health check."""
         deadline = time.monotonic() + READY_S
         while True:
             if "exited" in (status := self.state(name)["Status"]):

@@ -1,7 +1,7 @@
-"""The Dockerfile and the compose file: read in each run, and with KRAPPY_LONG=1 built and run by Podman.
+"""The Dockerfile and the compose file: they are read in each run, and with KRAPPY_LONG=1 built and run by Podman.
 
-The official Python image can't be fetched everywhere, so the long test makes one in its place, from Debian's packages
-(mmdebstrap): the same Debian with Debian's own Python 3.11.
+The official Python image can't be fetched everywhere. So the long test makes an image in its place from Debian's
+packages (mmdebstrap): the same Debian, with Debian's own Python 3.11.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def calling(folder: Path) -> Iterator[Any]:
 
 @contextmanager
 def removed(call: Any) -> Iterator[None]:
-    """In the end the container, the volume and the network are removed."""
+    """Removes the container, the volume and the network at the end."""
     try:
         yield
     finally:
@@ -140,7 +140,7 @@ def answering() -> blocking.Client:
 
 
 def read_by_kafka(topic: str) -> bytes | None:
-    """The first value, read as the broker tells Kafka's clients of this machine to come to it."""
+    """The first value of a topic, read at the address that the broker tells Kafka's clients of this machine."""
     consumer = Consumer({"bootstrap.servers": "localhost:9092", "group.id": "compose", "auto.offset.reset": "earliest"})
     try:
         consumer.subscribe([topic])

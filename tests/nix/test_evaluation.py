@@ -1,4 +1,4 @@
-"""What nix/package.nix and nix/shell.nix make of a package set, evaluated over names and versions alone."""
+"""What nix/package.nix and nix/shell.nix make of a package set. They are evaluated with names and versions only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-# As nixos-25.11 has them or newer, but for what it has too old (starlette, msgspec, pyjwt) or not at all (rocksdict).
+# As in nixos-25.11 or newer, except for packages that it has in too old a version (starlette, msgspec, pyjwt) or not at
+# all (rocksdict).
 OLD = {"starlette": "0.49.1", "msgspec": "0.19.0", "pyjwt": "2.10.1"}
 NEEDED = [
     *PROJECT["dependencies"],

@@ -1,4 +1,5 @@
-"""The image: built with Nix twice to the same bytes, small, run as it is meant to be, killed, and whole afterwards."""
+"""The image: Nix builds it twice to the same bytes, it is small, runs as it is meant to, is killed, and is whole
+afterwards."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ def test_built_twice_it_is_the_same(built: Path, archive: bytes) -> None:
 
 
 def test_it_is_within_its_budget_and_so_are_its_parts(archive: bytes) -> None:
-    """As `nix/sizes` tells. What nobody thinks of is found here: a part that doubles, a part that came along."""
+    """`nix/sizes` tells the sizes. This finds what nobody thinks of: a part that doubles, or a part that came along."""
     done = subprocess.run([NIX / "sizes", "--json"], input=archive, capture_output=True, timeout=300, check=True)
     found = json.loads(done.stdout)
     assert found["compressed"] < BUDGET
@@ -112,7 +113,7 @@ def podman(archive: bytes, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @contextmanager
 def running(podman: Podman, volume: str, *more: object) -> Iterator[str]:
-    """A container as a cluster would run it: nothing to write but its volume, no rights, little memory."""
+    """A container as a cluster would run it: it can write only to its volume, and has no rights and little memory."""
     name = f"krappy-{secrets.token_hex(4)}"
     podman(
         *("run", "--detach", "--name", name, "--read-only", "--cap-drop", "all", "--security-opt", "no-new-privileges"),
@@ -137,7 +138,8 @@ def volume(podman: Podman) -> Iterator[str]:
 
 
 def test_it_keeps_what_it_was_given_through_a_kill(podman: Podman, volume: str) -> None:
-    """The flights over the network, SIGKILL, the same volume again: nothing is lost. SIGTERM then ends it with 0."""
+    """Stores the flights over the network, sends SIGKILL, and starts it with the same volume: nothing is lost. SIGTERM
+    then ends it with 0."""
     names, *rows = flights.rows(flights.find_file())
     keys = [row[names.index("tailnum")] for row in rows]
     values = [",".join(row) for row in rows]
@@ -180,7 +182,7 @@ print(jwt.decode(jwt.encode({"sub": "ada"}, key, "ES256"), key.public_key(), ["E
 
 
 def test_it_checks_tokens_of_an_identity_provider(podman: Podman, volume: str) -> None:
-    """It has krappy[oauth], which settings for tokens need."""
+    """The image has krappy[oauth], which settings for tokens need."""
     keys = {"oauth_issuer": "https://idp.example", "oauth_audience": "krappy", "oauth_jwks_url": "file:///none"}
     settings = {"sasl_enabled_mechanisms": "OAUTHBEARER", **keys, "listen_native": "SASL_PLAINTEXT://0.0.0.0:7092"}
     given = [each for name, value in settings.items() for each in ("--env", f"KRAPPY_{name.upper()}={value}")]
@@ -192,9 +194,9 @@ def test_it_checks_tokens_of_an_identity_provider(podman: Podman, volume: str) -
 def test_any_user_may_run_it_and_its_settings_come_from_a_file_or_the_environment(
     podman: Podman, volume: str, tmp_path: Path
 ) -> None:
-    """As OpenShift gives each namespace a user id, in the group 0; and as a ConfigMap is mounted.
+    """OpenShift gives each namespace a user id, in the group 0; and a ConfigMap is mounted so.
 
-    All that it says is JSON, a line for each event.
+    All that the broker prints is JSON, one line for each event.
     """
     file = tmp_path / "krappy.toml"
     file.write_text('default_partitions = 7\nlog_level = "info"\n')
