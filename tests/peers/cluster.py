@@ -1,9 +1,9 @@
-"""Measures a cluster of three brokers: Krappy with a ZooKeeper beside Apache Kafka (KRaft), each topic on all three, by
-one client (driver.c): `make peers-cluster`.
+"""Measures a cluster of three brokers: Krappy with a ZooKeeper, beside Apache Kafka (KRaft). Each topic is on all three
+brokers, and one client (driver.c) makes the load: `make peers-cluster`.
 
-Each event has three replicas, is acknowledged by acks=all, and min.insync.replicas is 2. The clusters run one after the
-other, in turn for each round. All brokers of a cluster, and the load, are on one machine: what is measured is the work
-that replication takes, not the network.
+Each event has three replicas and is acknowledged by acks=all, and min.insync.replicas is 2. In each round the clusters
+run one after the other. All brokers of a cluster and the load are on one machine: what is measured is the work that
+replication takes, not the network.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from tests.process import free_ports, spawned
 BROKERS = 3
 PARTITIONS = 6  # of the topic whose leaders are killed
 WARM_S = 8
-CALM_S = 3.0  # before a kill
-QUIET_S, LOOK_S = 5.0, 60.0  # a failover is over after so long without a pause; and how long it is watched at most
+CALM_S = 3.0  # seconds before a kill
+QUIET_S, LOOK_S = 5.0, 60.0  # a failover is over after QUIET_S without a pause, and is watched for LOOK_S at most
 Results = dict[str, list[float]]
 
 
@@ -50,10 +50,10 @@ class Cluster(Protocol):
         """The ids of all its processes."""
 
     def kill(self, broker: int) -> None:
-        """SIGKILL."""
+        """Sends SIGKILL to a broker."""
 
     def stop(self, broker: int) -> None:
-        """SIGTERM."""
+        """Sends SIGTERM to a broker."""
 
     def restart(self, broker: int) -> None: ...
 
@@ -77,7 +77,7 @@ class KrappyCluster:
 
 
 class KafkaCluster:
-    """Each node is broker and controller."""
+    """Each node of Kafka is both broker and controller."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         controllers = free_ports(BROKERS)

@@ -40,8 +40,8 @@ def throughput(peer: Peer, scale: float) -> None:
 
 
 def tls(peer: Peer, scale: float) -> None:
-    """Events of 1 KB a second over TLS, and their part of what was done just before without; the CPU time of the
-    server, for each."""
+    """Events of 1 KB a second over TLS; the ratio of that rate to the rate just before without TLS; and the CPU time of
+    the server for each event, with and without."""
     count = int(500_000 * scale)
     for partitions in (1, 16):
         label = f"1000 B, {partitions} partition{'s' * (partitions > 1)}"

@@ -13,7 +13,7 @@ GOES_ON_S = 0.5  # a partition whose last acknowledgement is younger than this i
 
 
 class Pauses:
-    """Writes an event to each partition all the time. `with` it."""
+    """Writes an event to each partition all the time. A context manager."""
 
     def __init__(self, address: str, topic: str, partitions: int) -> None:
         self._topic = topic
@@ -52,8 +52,8 @@ class Pauses:
                 since = now
 
     def longest(self) -> float:
-        """Seconds, of any partition since `begin`; a pause that lasts counts as it is now. Raises RuntimeError if an
-        event failed."""
+        """The longest pause in seconds, of any partition since `begin`. A pause that still lasts counts up to now.
+        Raises RuntimeError if an event failed."""
         if self.failed:
             raise RuntimeError(f"an event was not written: {self.failed[0]}")
         now = time.monotonic()

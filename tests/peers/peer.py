@@ -24,7 +24,7 @@ from tests.security.authority import Authority
 PATIENCE = 120.0
 
 
-Make = Callable[[Path, str], Server]  # of a folder and a certificate
+Make = Callable[[Path, str], Server]  # makes a server from a folder and a certificate
 
 
 def _krappy(durability: str) -> Make:
@@ -48,7 +48,7 @@ KINDS: dict[str, tuple[Make, str]] = {
 
 @dataclass
 class Peer:
-    """One running server. `authority`: of its certificate. `results`: by measure, one value for each round."""
+    """One running server. `authority`: that of its certificate. `results`: by measure, one value for each round."""
 
     name: str
     folder: Path

@@ -76,7 +76,7 @@ def connector() -> list[Path]:
 
 
 def events(spark: SparkSession, count: int, keys: int) -> DataFrame:
-    """`count` rows with keys of 9 bytes, `keys` different ones in no order, and values of 100 bytes."""
+    """`count` rows whose keys have 9 bytes and whose values have 100; `keys` keys are different, in no order."""
     rows = spark.range(0, count, 1, PARTITIONS)
     key = f"concat('k', lpad(string(pmod(id * 7919, {keys})), 8, '0'))"
     return rows.selectExpr(f"{key} AS key", "rpad(string(id), 100, 'x') AS value")

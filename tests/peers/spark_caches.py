@@ -31,13 +31,13 @@ def joined(bench: Bench, topic: str, probes: int, way: int) -> Any:
     """`krappy.spark.lookup` with the first `way` caches."""
     address = bench.address
 
-    def krappy_entries(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:  # Spark goes by these hints
+    def krappy_entries(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:  # Spark goes by these annotations
         from krappy.spark import kept, shared
 
         real = shared.__dict__.setdefault("real", shared.folder)
         shared.folder = real if way == 3 else lambda: None
         kept.FREE = 100_000 if way >= 2 else math.inf  # type: ignore[assignment]
-        keep = kept.MOST - way if way else 0  # by its value, each way has what it keeps for itself
+        keep = kept.MOST - way if way else 0  # a value of its own, by which each way keeps entries of its own
         yield from join._ahead(join.entries(address, topic, ENTRY, False, keep, probes))(batches)
 
     rows = events(bench.spark, probes, bench.keys).select("key")
