@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark on 127.0.0.1, out of PySpark's own jars: a master, two workers, a Connect server."""
+"""A standalone cluster of Spark on 127.0.0.1, made of PySpark's own jars: a master, two workers, a Connect server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from krappy.spark.session import java_home
 from tests.process import ROOT, wait_until
 from tests.spark.conftest import python_path
 
-STARTS = 300.0  # seconds until a server that has not started fails the test
+STARTS = 300.0  # seconds after which a server that has not started fails the test
 LIFETIME = "1800"  # seconds
 HOST = "127.0.0.1"
 EXECUTOR = "CoarseGrainedExecutorBackend"
@@ -35,7 +35,7 @@ SETTINGS = {
 
 
 class Server:
-    """A process of Spark, with what it said in a file. It ends with the test, or after `LIFETIME` at the latest."""
+    """A process of Spark, whose output goes to a file. It ends with the test, or after `LIFETIME` at the latest."""
 
     def __init__(self, arguments: list[str], log: Path, environ: dict[str, str]) -> None:
         self._log = log
@@ -55,7 +55,7 @@ class Server:
         return self._process.pid
 
     def said(self, pattern: str) -> str:
-        """Waits until it says that: the first group of the pattern."""
+        """Waits until the output matches the pattern; returns its first group."""
         wait_until(lambda: bool(re.search(pattern, self.text())) or self._process.poll() is not None, pattern, STARTS)
         found = re.search(pattern, self.text())
         assert found is not None, self.text()
@@ -65,7 +65,7 @@ class Server:
         return self._log.read_text("utf-8", "replace")
 
     def end(self) -> None:
-        """With all that it has started and not put into a process group of its own."""
+        """Ends the process with all that it has started, except for what is in a process group of its own."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(60)
 
@@ -79,7 +79,7 @@ class Cluster(NamedTuple):
     folder: Path
 
     def executors(self) -> list[int]:
-        """The process ids of those that run."""
+        """The process ids of the executors that run."""
         return [child for worker in self.workers for child in descendants(worker.pid) if EXECUTOR in command_of(child)]
 
     @contextmanager
@@ -100,7 +100,7 @@ class Cluster(NamedTuple):
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[Cluster]:
-    """Two workers with a core each, and an address each: Spark starts no two attempts of a task on one host."""
+    """Two workers, each with one core and an address of its own: Spark starts no two attempts of a task on one host."""
     own_java = java_home()
     environ = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": f"{ROOT}{os.pathsep}{python_path(folder)}"}
     environ |= {"SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m"}

@@ -1,4 +1,5 @@
-"""Run by test_cluster.py in a process of its own: all that Krappy does for Spark, on a cluster; printed as JSON.
+"""Run by test_cluster.py in a process of its own: does all that Krappy does for Spark on a cluster, and prints it as
+JSON.
 
 python cluster_session.py MASTER HOST:PORT TOPIC FOLDER
 """
@@ -58,7 +59,8 @@ def write(df: DataFrame, address: str, topic: str) -> None:
 
 
 def standing_still(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The first attempt of a task gives all its rows, and never ends; another is started, and gives them too."""
+    """The first attempt of a task gives all its rows, and never ends. Spark starts another attempt, which gives them,
+    too."""
     context = TaskContext.get()
     assert context is not None
     yield from batches

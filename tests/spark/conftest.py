@@ -37,7 +37,7 @@ SETTINGS = {
 
 
 def need_java() -> None:
-    """Skips the test where there is no Java; under CI=true it fails."""
+    """Skips the test where there is no Java. With CI=true the test fails."""
     try:
         java_home()
     except ConfigError as error:
@@ -47,7 +47,7 @@ def need_java() -> None:
 
 
 def python_path(folder: Path) -> str:
-    """PYTHONPATH for Spark's Python processes, with which PySpark finds the data source as if it were installed.
+    """PYTHONPATH for Spark's Python processes: PySpark finds the data source in it as if the package were installed.
 
     An editable install keeps packages where PySpark does not search; a link in `folder` makes up for that.
     """
@@ -60,7 +60,7 @@ def python_path(folder: Path) -> str:
 def spark(tmp_path_factory: pytest.TempPathFactory, address: str) -> Iterator[SparkSession]:
     """A session with two cores, which tries a task twice. PySpark finds the data source by itself.
 
-    Its tasks have the broker's address in KRAPPY_ADDRESS, as on a cluster; the tests' own process has not.
+    The session's tasks have the broker's address in KRAPPY_ADDRESS, as on a cluster; the tests' own process has not.
     """
     need_java()
     folder = tmp_path_factory.mktemp("spark")
@@ -90,8 +90,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory, address: str) -> Iterator[Sp
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A broker for all tests of the package. It deletes and compacts nothing by itself, since tests send old events.
 
-    It is a process of its own, since it holds a file for each partition. Py4J waits by select(2), which knows only the
-    first 1,024 descriptors of a process: with more, its thread for the JVM ends, and its callers wait for ever.
+    It is a process of its own, since a broker holds a file for each partition. Py4J waits by select(2), which knows
+    only the first 1,024 descriptors of a process. With more of them, its thread for the JVM ends, and its callers wait
+    for ever.
     """
     never = {"retention_check_ms": 86_400_000, "cleaner_backoff_ms": 86_400_000}
     folder = tmp_path_factory.mktemp("broker")

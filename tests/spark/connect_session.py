@@ -20,7 +20,7 @@ from tests.spark.queries import ended
 
 def main(remote: str, address: str, topic: str, folder: str) -> dict[str, Any]:
     spark = SparkSession.builder.remote(remote).getOrCreate()
-    read = spark.read.format("krappy").option("address", address)  # registered by nobody
+    read = spark.read.format("krappy").option("address", address)  # nothing has registered the data source
     found: dict[str, Any] = {"log": read.option("subscribe", topic).load().count()}
     table = krappy.spark.table(spark, topic, address=address, keyType="string")
     many = [f"u{number}" for number in range(400)]
@@ -44,7 +44,8 @@ def main(remote: str, address: str, topic: str, folder: str) -> dict[str, Any]:
 
 
 def near(spark: SparkSession, address: str, topic: str) -> list[Any]:
-    """Keys that this program looks up itself: as a query would read them, and where Spark does not reach the broker."""
+    """Keys that this program looks up by itself: with the answers of a query, and where Spark does not reach the
+    broker."""
     nowhere = "127.0.0.1:1"
     table = krappy.spark.table(spark, topic, client_address=address, address=nowhere, keyType="string")
     keys = ["u5", "nobody", "u150"]
@@ -64,7 +65,7 @@ def near(spark: SparkSession, address: str, topic: str) -> list[Any]:
 
 
 def writes(spark: SparkSession, address: str, topic: str, checkpoint: str) -> dict[str, Any]:
-    """What tasks, SQL functions and streams do beside reading."""
+    """What tasks, SQL functions and streams do besides reading."""
     found: dict[str, Any] = {}
     to = {"address": address, "topic": f"{topic}-copy"}
     users = spark.range(150, 250).select(sf.concat(sf.lit("u"), "id").alias("key"), sf.lit("w").alias("value"))

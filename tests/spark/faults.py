@@ -26,9 +26,9 @@ class Fault(Exception):
 
 
 class Failing:
-    """Fails once at a point: after a task has staged its rows (`STAGED`); in the place of the commit, and then it is
-    aborted (`ABORTED`), or not, as when a driver is killed (`DIED`); or after the commit (`PUBLISHED`). A file
-    remembers that it has."""
+    """Fails once at one point: after a task has staged its rows (`STAGED`); in the place of the commit, and then the
+    write is aborted (`ABORTED`), or is not, as when a driver is killed (`DIED`); or after the commit (`PUBLISHED`). A
+    file remembers that it has failed."""
 
     def __init__(self, at: str, once: Path) -> None:
         self.at = at
@@ -86,7 +86,7 @@ class FailingStreamWriter(StreamWriter):
 
 
 class FailingSource(KrappyDataSource):
-    """`krappy-failing`: with the options failAt and failOnce beside those of `krappy`."""
+    """The data source `krappy-failing`: it has the options failAt and failOnce beside those of `krappy`."""
 
     def __init__(self, options: Any) -> None:
         own = {name.lower(): value for name, value in options.items()}

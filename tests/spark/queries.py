@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-ENDS = 300  # seconds until a query that hangs fails the test
-STARTS = 30  # as often it is started on a machine that is busy
+ENDS = 300  # seconds after which a query that hangs fails the test
+STARTS = 30  # a query is started so often at most on a busy machine
 
 
 def ended(writer: DataStreamWriter) -> StreamingQuery:
-    """Runs what is there now; raises what made the query fail, unless Spark had no patience with its own process."""
+    """Runs a query over what is there now. Raises what made it fail, but starts it again if Spark gave up on a slow
+    Python process of its own."""
     for _ in range(STARTS):
         query = writer.trigger(availableNow=True).start()
         try:

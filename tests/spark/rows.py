@@ -1,4 +1,4 @@
-"""What a reader gives, without a Spark session: planned here, and read as tasks do, from pickles."""
+"""The rows that a reader gives, without a Spark session: planned here, and read from pickles as tasks do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 
 def source(address: str, **options: object) -> KrappyDataSource:
-    """As Spark makes it: of texts, in a dict that ignores case."""
+    """A data source as Spark makes it: its options are texts, in a dict that ignores case."""
     texts = {name: str(value) for name, value in options.items()}
     return KrappyDataSource(CaseInsensitiveDict({"address": address, **texts}))
 

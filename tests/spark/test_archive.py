@@ -26,7 +26,7 @@ DAY = 86_400_000
 
 
 def send(client: Client, topic: str, numbers: range, a_day: int = 8) -> None:
-    """So many events a day from 1970 on; every tenth has no key, every fifth no value."""
+    """Sends `a_day` events for each day from 1970 on; every tenth has no key, every fifth no value."""
     with client.producer(topic) as producer:
         for n in numbers:
             key = None if n % 10 == 9 else f"k{n}"
@@ -62,7 +62,8 @@ def archived(spark: SparkSession, path: Path, topic: str) -> list[tuple[Any, ...
 def test_an_archive_that_was_stopped_goes_on(
     spark: SparkSession, client: Client, address: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Stopped behind a batch; then the files of a batch that was not noted are there; then by the command."""
+    """It was stopped after a batch; then there are files of a batch that was not noted; then it is stopped by the
+    command."""
     topic, other, path = "2013", "archive-other", tmp_path / "archive"  # a name that looks like a number
     client.create_topic(topic, 2)
     client.create_topic(other)
@@ -110,7 +111,8 @@ def test_an_archive_that_was_stopped_goes_on(
 def test_an_archive_of_a_topic_that_was_made_anew(
     spark: SparkSession, client: Client, address: str, topic: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """With as many events as the old one had: an error, in the command's own words; or all of the new one is added."""
+    """The new topic has as many events as the old one had. Either an error says so in the command's own words, or all
+    of the new topic is added."""
     client.create_topic(topic)
     send(client, topic, range(20))
     path = tmp_path / "archive"
@@ -135,7 +137,7 @@ def test_an_archive_of_a_topic_that_was_made_anew(
 def test_an_archive_with_the_checkpoint_of_another(
     spark: SparkSession, client: Client, address: str, topic: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Spark would pass over its batches, whose numbers the archive has already, and lose their events unnoticed."""
+    """Spark would skip its batches, whose numbers the archive has already, and their events would be lost unnoticed."""
     client.create_topic(topic)
     path, mine = tmp_path / "archive", tmp_path / "mine"
     command = ["pipeline", "archive", topic, "--to", str(path), "--address", address, "--checkpoint"]
@@ -157,9 +159,10 @@ def test_an_archive_with_the_checkpoint_of_another(
 def test_an_archive_that_is_killed_in_a_batch(
     spark: SparkSession, client: Client, address: str, topic: str, tmp_path: Path
 ) -> None:
-    """The command in a process of its own, with its Java: SIGKILL while a batch is neither whole nor unbegun."""
+    """The command runs in a process of its own, with its Java. SIGKILL comes when a batch has begun and is
+    not whole."""
     client.create_topic(topic, 2)
-    send(client, topic, range(3000), a_day=1000)  # each date of a batch is a file of each of its tasks
+    send(client, topic, range(3000), a_day=1000)  # each date of a batch is one file of each task
     path = tmp_path / "archive"
     begun, committed = path / archive.CHECKPOINT / "offsets", path / archive.CHECKPOINT / "commits"
     command = [sys.executable, "-m", "krappy", "pipeline", "archive", topic, "--to", str(path), "--address", address]
@@ -171,7 +174,7 @@ def test_an_archive_that_is_killed_in_a_batch(
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,
-            start_new_session=True,  # a process group: what it starts dies with it
+            start_new_session=True,  # all that it starts is in its process group, and dies with it
             env={**os.environ, "PYTHONPATH": python_path(tmp_path)},
         )
         try:

@@ -1,4 +1,5 @@
-"""A few keys looked up without a job: the same rows as a query reads, of the same types; and what queries are left."""
+"""A few keys are looked up without a job: the rows and their types are those that a query reads. And what is left to
+queries."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ COLUMNS = "key,value,topic,partition,offset,timestamp,headers,deleted"
 
 @pytest.fixture
 def users(client: Client, topic: str) -> str:
-    """u0 to u19 in two partitions; u3 deleted, u4 elsewhere than its hash names, too. (Of several brokers none could
-    tell then which of its rows is the latest.)"""
+    """u0 to u19 in two partitions. u3 is deleted, and u4 stands also in another partition than its hash names. (In a
+    cluster it does not: no broker could tell which of its rows is the latest.)"""
     client.create_topic(topic, 2)
     with client.producer(topic) as producer:
         for number in range(20):
@@ -121,7 +122,8 @@ def test_errors_come_as_they_are(spark: SparkSession, client: Client, address: s
 
 
 def test_it_is_a_dataframe_like_any_other(spark: SparkSession, client: Client, address: str, users: str) -> None:
-    """Whatever is made of it is read when it is used, as ranges are: it lives no longer, however it is read."""
+    """Whatever is made of the DataFrame is read when it is used, as with ranges. It does not keep what it read, however
+    it is read."""
     table = krappy.spark.table(spark, users, address=address, keyType="string")
     conditions = ("key = 'u1'", "key IN ('u1', 'nobody')", "key = 'u1' OR key = 'nobody'", "key BETWEEN 'u1' AND 'u1'")
     found = {condition: table.where(condition) for condition in some(conditions, 3)}

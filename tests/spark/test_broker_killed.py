@@ -1,6 +1,7 @@
-"""A broker that is killed and started again in the midst of a read: the exact answer of one moment, or a clear error.
+"""A broker is killed and started again in the middle of a read: the read gives the exact answer of one moment, or a
+clear error.
 
-A proxy holds the answers back when so many bytes of them have passed: so the read is under way, and not at its end.
+A proxy holds the answers back after some bytes of them have passed, so that the read is under way, and not at its end.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 SIZE = 64 << 10  # bytes of a value
 TOPIC = "t"
-Entries = list[tuple[int, str, str]]  # offset, key, what the value begins with
+Entries = list[tuple[int, str, str]]  # offset, key, beginning of the value
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def load(spark: SparkSession, between: Proxy, **options: Any) -> DataFrame:
 
 
 def entries(df: DataFrame) -> Entries:
-    """Of whole values only: one of another size is told as it is."""
+    """Offset, key, and the beginning of the value. A value of another size comes whole."""
     value = sf.col("value").cast("string")
     said = sf.when(sf.length("value") == SIZE, sf.split(value, " ")[0]).otherwise(value)
     rows = df.select("offset", sf.col("key").cast("string").alias("key"), said.alias("said")).collect()
@@ -60,7 +61,7 @@ def entries(df: DataFrame) -> Entries:
 
 @contextmanager
 def interrupted(broker: BrokerProcess, between: Proxy, after: int, meanwhile: Callable[[], None]) -> Iterator[None]:
-    """What runs in the `with` reads: after so many bytes the broker is killed and started, and something is written."""
+    """The `with` reads. After `after` bytes the broker is killed and started again, and `meanwhile` runs."""
     failed: list[BaseException] = []
 
     def interrupt() -> None:
@@ -86,7 +87,7 @@ def interrupted(broker: BrokerProcess, between: Proxy, after: int, meanwhile: Ca
 
 
 def answer(read: Callable[[], Any]) -> Any:
-    """What it read, or what it said when it failed."""
+    """What was read, or the error's text."""
     try:
         return read()
     except Exception as error:
@@ -97,12 +98,12 @@ CLEAR = ("krappy.errors.ConnectionLost: ", "krappy.errors.RequestTimeout: ")
 
 
 def test_a_log(spark: SparkSession, broker: BrokerProcess, between: Proxy) -> None:
-    """To where it was planned, whatever came since."""
+    """It ends where it was planned to end, whatever has come since."""
     write(broker, "old", range(300))
     loaded = load(spark, between)
     with interrupted(broker, between, 4 << 20, lambda: write(broker, "new", range(300))):
         found = answer(lambda: entries(loaded))
-    if isinstance(found, str):  # a machine on which a broker starts for longer than a task waits
+    if isinstance(found, str):  # on a machine where a broker's start takes longer than a task waits
         assert any(each in found for each in CLEAR), found
     else:
         assert found == [(n, f"k{n:03}", "old") for n in range(300)]
@@ -110,7 +111,7 @@ def test_a_log(spark: SparkSession, broker: BrokerProcess, between: Proxy) -> No
 
 
 def test_a_table_that_one_task_reads(spark: SparkSession, broker: BrokerProcess, between: Proxy) -> None:
-    """Its snapshot is lost, so it begins again: all of it as it was, or all as it is now."""
+    """The snapshot is lost, so the task begins again: it gives all of the table as it was, or all as it is now."""
     write(broker, "old", range(100))
     with interrupted(broker, between, 2 << 20, lambda: write(broker, "new", range(100))):
         found = answer(lambda: entries(load(spark, between, mode="table")))
@@ -124,7 +125,7 @@ def test_a_table_that_one_task_reads(spark: SparkSession, broker: BrokerProcess,
 
 
 def test_a_table_that_many_tasks_read(spark: SparkSession, broker: BrokerProcess, between: Proxy) -> None:
-    """The broker held its snapshot for all of them: no task can read another one, and what to do is said."""
+    """The broker held the snapshot for all tasks. No task can read another one, and the error says what to do."""
     write(broker, "old", range(300))
     loaded = load(spark, between, mode="table", minPartitions=4)
     with interrupted(broker, between, 4 << 20, lambda: write(broker, "new", range(300))):
@@ -138,7 +139,7 @@ def test_a_table_that_many_tasks_read(spark: SparkSession, broker: BrokerProcess
 def test_a_stream_that_begins_with_the_table(
     spark: SparkSession, broker: BrokerProcess, between: Proxy, tmp_path: Path
 ) -> None:
-    """What its reader knows in the end is the table, and no event came twice."""
+    """In the end the reader knows the table, and no event came twice."""
     write(broker, "old", range(300))
     options = {"address": between.address, "subscribe": TOPIC, "startingOffsets": "snapshot"}
     stream = spark.readStream.format("krappy").options(**options).load()

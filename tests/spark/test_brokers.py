@@ -52,7 +52,7 @@ def test_reads_go_on_without_a_leader(spark: SparkSession, cluster: ClusterProce
         return sorted((row.key.decode(), row.value.decode()) for row in found.collect())
 
     def stream() -> int:
-        """Takes all that is new. How many rows there are in all."""
+        """Takes all that is new; returns how many rows there are in all."""
         found = spark.readStream.format("krappy").options(address=cluster.native, subscribe="t")
         to = str(tmp_path / "out")
         query = (
@@ -84,7 +84,8 @@ def test_reads_go_on_without_a_leader(spark: SparkSession, cluster: ClusterProce
 
 
 def test_a_write_is_published_once_though_brokers_die(spark: SparkSession, cluster: ClusterProcesses) -> None:
-    """The job's coordinator dies while tasks stage, and a leader before it is published."""
+    """The job's coordinator dies while tasks stage rows; and in another write a leader dies before the job is
+    published."""
     from pyspark.sql import functions
 
     def write(name: str) -> None:
@@ -111,7 +112,7 @@ def test_a_write_is_published_once_though_brokers_die(spark: SparkSession, clust
     with blocking.connect(cluster.native, timeout=60) as client:
 
         def killing(job: str, sealed: int, choose: Callable[[int], int]) -> Killer:
-            """Of the coordinator's id it chooses the broker to kill, once so many attempts are sealed."""
+            """`choose`: the broker to kill, of the coordinator's id. It is killed once `sealed` attempts are sealed."""
 
             def kill() -> int:
                 wait_until(lambda: any(each.sealed >= sealed for each in client.staged_jobs()), "tasks have sealed")
@@ -137,7 +138,7 @@ def test_a_write_is_published_once_though_brokers_die(spark: SparkSession, clust
 
 
 class Killer:
-    """Kills a broker, in a thread: Spark's session is for the main one."""
+    """Kills a broker in a thread of its own: Spark's session belongs to the main thread."""
 
     def __init__(self, kill: Callable[[], int]) -> None:
         self._outcome: list[int | BaseException] = []

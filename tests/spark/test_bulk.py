@@ -1,4 +1,4 @@
-"""Bulk loads: in the order of keys, all at once, and once."""
+"""Bulk loads: in the order of keys, all at once, and each row once."""
 
 from __future__ import annotations
 

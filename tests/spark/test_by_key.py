@@ -1,4 +1,5 @@
-"""Entries by a column of keys: in the order of the keys, true when they are given, however often they are asked for."""
+"""Entries by a column of keys: in the order of the keys, true at the time of the answer, however often keys are asked
+for."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def test_each_key_has_its_entry(client: Client, topic: str, partitions: int) -> 
     client.create_topic(topic, partitions)
     fill(client, topic, 500)
     chance = random.Random(1)
-    for _ in range(3):  # asked for, and then partly known
+    for _ in range(3):  # all are asked for, and then some are known already
         numbers = [chance.randrange(700) for _ in range(900)]
         keys = [None if n % 50 == 0 else f"u{n}" for n in numbers]
         expected = [f"v{n}" if n < 500 and n % 50 else None for n in numbers]
@@ -57,6 +58,6 @@ def test_what_changed_is_asked_for_again(client: Client, topic: str) -> None:
     client.delete_topic(topic)
     with pytest.raises(UnknownTopic):
         values(client, topic, keys)
-    client.create_topic(topic, 2)  # which ends where the one before did
+    client.create_topic(topic, 2)  # it ends where the old one did
     fill(client, topic, 3)
     assert values(client, topic, keys) == ["v0", "v1", "v2", None]

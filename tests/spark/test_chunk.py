@@ -1,4 +1,4 @@
-"""Chunks: each key is found, and nothing else, whatever the fingerprints are."""
+"""Chunks: each key is found, and nothing else is, whatever the fingerprints are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PRINTS = st.one_of(st.integers(0, 2**64 - 1), st.integers(0, 40), st.integers(2*
 
 
 def chunk(prints: dict[int, int]) -> Chunk:
-    """Of fingerprints, each with a number; its key is both."""
+    """A chunk of fingerprints, each with a number; the key is both of them."""
     keys = [b"%d:%d" % each for each in prints.items()]
     entries = pa.array([{"n": n} for n in prints.values()], KIND)
     return ordered(np.array(list(prints), np.uint64), pa.array(keys, pa.binary()), entries)
@@ -25,7 +25,7 @@ def test_places(several: list[dict[int, int]], others: list[int]) -> None:
     one = merged([chunk(each) for each in several])
     held: dict[int, int] = {}
     for each in several:
-        held = each | held  # the first of equal ones stays
+        held = each | held  # of equal fingerprints, the first one stays
     assert len(one) == len(held)
     asked = [*held, *others]
     at = one.places(np.array(asked, np.uint64))

@@ -1,4 +1,4 @@
-"""On a cluster of Spark, where executors are other processes that are killed: `make test-cluster`."""
+"""Krappy on a cluster of Spark, whose executors are other processes, and are killed: `make test-cluster`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.spark.conftest import need_java
 from tests.spark.test_connect import expected
 
 pytestmark = pytest.mark.skipif(not LONG, reason="a cluster takes minutes: `make test-cluster` runs it (KRAPPY_LONG=1)")
-PROGRAM = 900  # seconds that one may take before the test fails
+PROGRAM = 900  # seconds after which a program fails the test
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
 
 
 def run(cluster: Cluster, *arguments: str) -> str:
-    """A program, to its end: what it printed last."""
+    """Runs a program to its end; returns the last thing that it printed."""
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=cluster.folder,
@@ -56,7 +56,7 @@ def values(client: Client, topic: str) -> list[bytes]:
 def test_a_program_on_a_cluster(
     spark_cluster: Cluster, client: Client, address: str, topic: str, tmp_path: Path
 ) -> None:
-    """Reads, lookups and a stream; and writes, of which an executor is killed, and a task stands still."""
+    """Reads, lookups and a stream; and writes, during which an executor is killed, and a task stands still."""
     for name in ("killed", "speculated", "copied"):
         client.create_topic(f"{topic}-{name}", 2)
     program = subprocess.Popen(
@@ -99,7 +99,7 @@ def test_a_pipeline_on_a_cluster(spark_cluster: Cluster, client: Client, address
 def test_spark_connect_by_an_address(
     spark_cluster: Cluster, client: Client, address: str, topic: str, tmp_path: Path
 ) -> None:
-    """Its server is another process, whose tasks run on the cluster."""
+    """The Connect server is another process, whose tasks run on the cluster."""
     client.create_topic(topic, partitions=2)
     client.create_topic(f"{topic}-copy")
     with client.producer(topic) as producer:

@@ -1,6 +1,6 @@
-"""Which keys a condition demands, as text and as Spark Connect writes it; and that all else demands none.
+"""Which keys a condition demands, as text and as Spark Connect writes it; and that any other condition demands none.
 
-What Columns without Spark Connect demand, and that Spark finds the same rows, is in test_at_once.py.
+test_at_once.py tests what Columns without Spark Connect demand, and that Spark finds the same rows.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ def test_text_about_keys_of_one_type(condition: str, found: Keys) -> None:
         "key IN ('u1',)",
         "key IN ('u1' 'u2')",
         "key IN (SELECT 'u1')",
-        "key = 'u\\1'",  # what it means depends on spark.sql.parser.escapedStringLiterals
-        'key = "u1"',  # and on spark.sql.ansi.doubleQuotedIdentifiers
-        "key = '${u}'",  # and on spark.sql.variable.substitute
+        "key = 'u\\1'",  # its meaning depends on spark.sql.parser.escapedStringLiterals
+        'key = "u1"',  # its meaning depends on spark.sql.ansi.doubleQuotedIdentifiers
+        "key = '${u}'",  # its meaning depends on spark.sql.variable.substitute
         "key = 'u1' -- AND",
         "key = 'u1' /* AND */",
         "key = X'0'",
@@ -135,7 +135,7 @@ def test_text_that_demands_no_keys(condition: str) -> None:
     assert keys(condition, "string") == ALL
 
 
-Says = tuple[str, Any]  # a condition, and a function of a key and of what is not known: whether it holds
+Says = tuple[str, Any]  # a condition; and a function of a key and of what is unknown, which says whether it holds
 
 
 def _atoms() -> list[Says]:

@@ -1,4 +1,4 @@
-"""The same over Spark Connect. In a process of its own: a process has one kind of session."""
+"""The same over Spark Connect, in a process of its own, since a process has sessions of only one kind."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_spark_connect(client: Client, address: str, topic: str, tmp_path: Path)
     (tmp_path / "spark-defaults.conf").write_text("\n".join(lines))
     environ["SPARK_CONF_DIR"] = str(tmp_path)
     environ |= {} if own_java is None else {"JAVA_HOME": str(own_java)}
-    environ["SPARK_TESTING"] = "1"  # a free port instead of 15002, which another run may have
+    environ["SPARK_TESTING"] = "1"  # a free port instead of 15002, which another run may use
     done = subprocess.run(
         [sys.executable, "-m", connect_session.__name__, "local[2]", address, topic, str(tmp_path)],
         cwd=tmp_path,
@@ -60,7 +60,7 @@ def test_spark_connect(client: Client, address: str, topic: str, tmp_path: Path)
 
 
 def expected(topic: str) -> dict[str, Any]:
-    """What connect_session.py finds, beside the error."""
+    """What connect_session.py finds, but for the error."""
     can = features()
     return {
         "log": 200,

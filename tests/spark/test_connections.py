@@ -1,4 +1,5 @@
-"""Whom Spark's processes talk to: a task waits for a broker that is being started again, a program is told at once."""
+"""How long Spark's processes wait for a broker: a task waits while it is started again, a program gets the error at
+once."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An address where nobody answers; it is the one that is taken where none is given."""
+    """An address where nobody answers; it is the one that is used where no address is given."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         found = f"127.0.0.1:{held.getsockname()[1]}"

@@ -1,6 +1,6 @@
-"""A quarter's flights through the pipelines: produce, rollup, lookups joined back to the planes, archive, reconcile.
+"""A quarter's flights through the pipelines: produce, rollup, lookups joined to the planes, archive, reconcile.
 
-All of it is compared with what pandas makes of the file.
+All results are compared with what pandas makes of the file.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tests.long import long
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROWS = 20_000  # of one call
+ROWS = 20_000  # rows of one call
 FIELDS = "arr_delay DOUBLE, time_hour TIMESTAMP"
 AGGREGATES = {"flights": "count(*)", "mean_delay": "avg(value.arr_delay)", "last_seen": "max(value.time_hour)"}
 
 
 @pytest.fixture(scope="module")
 def flights() -> Any:
-    """From January to March; `make demo` has the whole year."""
+    """The flights from January to March; `make demo` has the whole year."""
     year = pd.read_csv(find_file())
     return year[year.month <= 3].reset_index(drop=True)
 
@@ -40,7 +40,7 @@ def planes() -> Any:
 
 
 def produce(client: Client, topic: str, rows: Any, times: Any = None) -> None:
-    """Each row as JSON under its aircraft, in the order of the file."""
+    """Sends each row as JSON, with its aircraft as the key, in the order of the file."""
     keys = [
         None if key is None else key.encode() for key in rows.tailnum.astype(object).where(rows.tailnum.notna(), None)
     ]

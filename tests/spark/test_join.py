@@ -35,7 +35,7 @@ def users(client: Client) -> str:
 
 @pytest.fixture
 def orders(spark: SparkSession) -> DataFrame:
-    """Keys that are there, twice there, deleted, absent, empty and null."""
+    """Keys that the table has, one of them twice, and keys that are deleted, absent, empty and null."""
     keys = ["u1", "u2", "u1", "u5", "nobody", "", None, "u7", "u1"]
     return spark.createDataFrame([(n, key) for n, key in enumerate(keys)], "id int, user_id string")
 
@@ -127,7 +127,7 @@ def test_batches_are_looked_up_together_and_given_back_one_by_one() -> None:
     ahead = join.LookAhead(look_up)
     batches = [(pa.array(["a"] * size, pa.string()), pa.array(range(size), pa.int64())) for size in (2, 0, 3, 1)]
     found = [each for batch in batches for each in ahead.put(*batch)]
-    assert asked == [2]  # the first at once: it shows how large the values are
+    assert asked == [2]  # the first batch goes at once: it shows how large the values are
     found += ahead.rest()
     assert asked == [2, 4]
     assert [each.to_pylist() for each in found] == [["a0", "a1"], [], ["a0", "a1", "a2"], ["a0"]]
@@ -136,8 +136,8 @@ def test_batches_are_looked_up_together_and_given_back_one_by_one() -> None:
 
 @pytest.mark.skipif(not features().arrow_udf, reason="PySpark before 4.1 has no arrow_udf: no functions for SQL")
 def test_sql_over_several_batches(spark: SparkSession, users: str, client: Client, address: str) -> None:
-    """Each answer is beside its row, whatever is looked up together: several topics in a batch, and several functions
-    in a query, one of them of what the other gave."""
+    """Each answer is beside its row, whatever is looked up together: several topics in a batch; and several functions
+    in a query, one of which takes the answer of another."""
     register(spark, address)
     client.create_topic("join-next", 2)
     with client.producer("join-next") as producer:

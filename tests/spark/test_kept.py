@@ -1,4 +1,4 @@
-"""What a worker keeps of a table: it is asked for once, follows the log, and is never anything but true."""
+"""What a worker keeps of a table: it asks for it once, follows the log, and is always true."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_what_is_known_is_not_asked_for(client: Client, topic: str, asked: list[
         assert values(client, topic, some, keep=2_000) == [f"v{n}" for n in range(50)]
     assert asked == [50]
     every: list[str | None] = [f"u{n}" for n in range(100)]
-    for _ in range(2):  # there is no room for the other half
+    for _ in range(2):  # there is no room to keep the other half
         assert values(client, topic, every, keep=2_000) == [f"v{n}" for n in range(100)]
     assert asked == [50, 50, 50]
     for _ in range(2):
@@ -60,7 +60,7 @@ def test_who_asks_for_many_keys_has_the_whole_table_soon(
         keys: list[str | None] = [f"u{n}" for n in range(first, first + 100)]
         assert values(client, topic, keys) == expected[first : first + 100]
     assert known(topic).whole
-    assert sum(asked) < 2_000  # and not the 2,000 that are absent, which it knows, too
+    assert sum(asked) < 2_000  # it also knows that the other 2,000 are absent, and does not ask for them
     everything: list[str | None] = [f"u{n}" for n in range(4_000)]
     assert values(client, topic, everything) == expected
 
@@ -69,7 +69,7 @@ def test_who_asks_for_many_keys_has_the_whole_table_soon(
 def test_a_table_that_cannot_be_read_to_its_end(
     client: Client, topic: str, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """Its keys are asked for all the same."""
+    """The keys are looked up all the same."""
     client.create_topic(topic, 2)
     fill(client, topic, 1_000)
     monkeypatch.setattr(kept, "FREE", 1)
@@ -90,8 +90,8 @@ def test_a_table_that_cannot_be_read_to_its_end(
         assert values(client, topic, keys, **options) == [f"v{n}" for n in range(first, first + 50)]
     assert values(client, topic, ["no"], **options) == [None]
     assert not known(topic).whole
-    assert len(opened) <= 5  # when twice as many were asked for, and not with each of 20 requests
-    with pytest.raises(SnapshotGone):  # given back
+    assert len(opened) <= 5  # each time when twice as many were asked for, and not with each of 20 requests
+    with pytest.raises(SnapshotGone):  # the snapshot was given back
         client.keep_snapshot(opened[0])
 
 
@@ -120,7 +120,7 @@ def test_what_changed_is_read_from_the_log(client: Client, topic: str, asked: li
 
 
 def test_a_few_changes_that_are_large_are_not_read(client: Client, topic: str, asked: list[int]) -> None:
-    """Their number says that they are little, beside what is kept."""
+    """By their number they look little, beside what is kept."""
     client.create_topic(topic, 2)
     fill(client, topic, 50)
     keys: list[str | None] = [f"u{n}" for n in range(50)]
@@ -139,7 +139,7 @@ def test_a_few_changes_that_are_large_are_not_read(client: Client, topic: str, a
 
 
 def test_what_the_log_may_not_tell_is_asked_for_again(client: Client, topic: str, asked: list[int]) -> None:
-    """A tombstone may have come and gone; the beginning was cut off; the topic has no table any more."""
+    """Then a tombstone may have come and gone, the log's beginning was cut off, or the topic has no table any more."""
     client.create_topic(topic, 1, {"delete.retention.ms": 0})
     fill(client, topic, 9)
     keys: list[str | None] = [f"u{n}" for n in range(9)]
@@ -162,7 +162,7 @@ def test_what_the_log_may_not_tell_is_asked_for_again(client: Client, topic: str
 def test_a_topic_that_was_made_anew_is_another_table(
     client: Client, topic: str, monkeypatch: pytest.MonkeyPatch, kept_whole: bool, partitions: int, count: int
 ) -> None:
-    """With fewer events than the old one had, as many in each partition, or more."""
+    """The new topic has in each partition fewer events than the old one had, as many, or more."""
     monkeypatch.setattr(kept, "FREE", 0 if kept_whole else 10_000)
     client.create_topic(topic, 2)
     fill(client, topic, 100)
@@ -181,7 +181,7 @@ def test_a_topic_that_was_made_anew_is_another_table(
 def test_a_topic_that_is_made_anew_while_what_changed_is_asked_for(
     client: Client, topic: str, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """Nothing of the new one is taken for changes of the old one."""
+    """Nothing of the new topic is taken for a change of the old one."""
     client.create_topic(topic)
     fill(client, topic, 10)
     keys: list[str | None] = [f"u{n}" for n in range(10)]
@@ -208,7 +208,7 @@ def test_a_topic_that_is_made_anew_while_what_changed_is_asked_for(
 
 @pytest.mark.parametrize("seed", range(4))
 def test_always_what_the_table_has(client: Client, topic: str, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Whatever is written between, while the table is being read too."""
+    """Whatever is written between lookups, and while the table is being read."""
     chance = random.Random(seed)
     monkeypatch.setattr(kept, "FREE", chance.choice([0, 50, 10_000]))
     monkeypatch.setattr(kept, "ROWS", chance.choice([1, 10]))
@@ -219,7 +219,7 @@ def test_always_what_the_table_has(client: Client, topic: str, monkeypatch: pyte
 def written_and_looked_up(
     client: Client, topic: str, chance: random.Random, look: Callable[[list[str | None]], list[Any]]
 ) -> None:
-    """Writes little and much, deletes keys and events, and compares what is looked up with what a table would have."""
+    """Writes little or much, deletes keys and events, and compares lookups with what the table has."""
     client.create_topic(topic, chance.choice([1, 3]))
     fill(client, topic, 300)
     model: dict[str, str | None] = {f"u{n}": f"v{n}" for n in range(300)}

@@ -1,4 +1,4 @@
-"""Demands on keys, against the plain meaning of each."""
+"""Demands on keys, compared with the plain meaning of each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ keys = st.one_of(
 
 
 def lets(demand: Keys, key: bytes) -> bool:
-    """What it means."""
+    """Whether the demand allows this key."""
     return (
         (demand.exact is None or key in demand.exact)
         and (demand.prefix is None or key.startswith(demand.prefix))

@@ -1,4 +1,4 @@
-"""Which partitions a read has, and who leads each, is what the broker's image of the cluster says."""
+"""The partitions of a read, and the leader of each, are those of the broker's image of the cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.broker.engine import publish, running
 
 
 class Asking:
-    """The part of a client that plans reads, in a thread: it calls the handlers, and no connection is there."""
+    """The part of a client that plans reads, in a thread. It calls the handlers without a connection."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -43,7 +43,7 @@ class Asking:
 
 
 def planned(session: Session, monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[int, int]], set[tuple[int, int]]]:
-    """By split, partition and leader: of a read of the log, and of one of the table."""
+    """Splits, each with its partition and leader: of a read of the log, and of a read of the table."""
     for module in (log_read, table_read):
         monkeypatch.setattr(module, "client", lambda address: Asking(session))
     log = parse({"subscribe": "t"}, "log")
@@ -57,7 +57,7 @@ def planned(session: Session, monkeypatch: pytest.MonkeyPatch) -> tuple[list[tup
 
 
 def led_by(topic: Topic, *leaders: int) -> None:
-    """Lets the image have a partition for each of these leaders."""
+    """Gives the image a partition for each of these leaders."""
     states = [(topic.image.partitions[0].state)._replace(leader=each) for each in leaders]
     topic.see(replace(topic.image, partitions=tuple(PartitionImage((each.leader,), each) for each in states)))
 

@@ -1,4 +1,4 @@
-"""mode=log: every way to say where to begin and to end, what a row holds, how tasks share the offsets."""
+"""mode=log: every way to say where it begins and ends, what a row has, how tasks share the offsets."""
 
 from __future__ import annotations
 
@@ -214,7 +214,8 @@ def test_what_is_deleted_while_it_is_read(client: Client, address: str, filled: 
 def test_a_topic_that_is_deleted_while_it_is_read(
     client: Client, address: str, filled: str, options: dict[str, Any], anew: bool
 ) -> None:
-    """Nobody is told to create what others have just deleted. (A table by its name may be that of a new one.)"""
+    """The error does not advise to create a topic that others have just deleted. (A table by its name may be that of a
+    new topic.)"""
     made = source(address, subscribe=filled, **options)
     reader = made.reader(made.schema())
     planned = reader.partitions()

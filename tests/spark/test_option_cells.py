@@ -1,6 +1,7 @@
-"""Each option in each use: it changes what comes out, or it is refused. No option is taken and then ignored.
+"""Each option in each use: it changes the result, or it is refused. No option is taken and then ignored.
 
-The two that are Spark's own, checkpointLocation and queryName, and the others of writeStream: test_streams.py.
+Two options are Spark's own, checkpointLocation and queryName: test_streams.py tests these, and the others of
+writeStream.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ WAITING = {**BITES, "minOffsetsPerTrigger": "1000"}
 OFFSETS, TIMES, GONE = '{"$t":{"0":1,"1":0}}', '{"$t":{"0":1001,"1":0}}', '{"$t":{"0":9999,"1":0}}'
 ASSIGN = '{"$t":[0]}'
 
-# By use and option: what else is given, and the option's value. What comes out differs from that without it.
+# By use and option: the other options that are given, and the option's value, with which the result differs from that
+# without it.
 CELLS: dict[str, dict[str, tuple[Given, str]]] = {
     "log": {
         "address": (T, NOWHERE),
@@ -134,13 +136,13 @@ def options(given: Given, topic: str, snapshot: str = "") -> Given:
 
 
 def at(partition: int) -> int | None:
-    """Of several brokers, keys stand where their hashes say: else no broker could tell which rows are the latest."""
+    """In a cluster, keys stand where their hashes say: else no broker could tell which rows are the latest."""
     return partition if BROKERS == 1 else None
 
 
 @pytest.fixture
 def filled(client: Client, topic: str) -> str:
-    """Two partitions; keys a to d, b with a header, c deleted; and many more."""
+    """Two partitions with the keys a to d, of which b has a header and c is deleted; and many more keys."""
     client.create_topic(topic, 2)
     with client.producer(topic) as producer:
         for number, key in enumerate("abcd"):
@@ -154,7 +156,7 @@ def filled(client: Client, topic: str) -> str:
 def read(client: Client, address: str, given: Given) -> Any:
     made = source(**{"address": address, **given})
     schema = made.schema()
-    if given.get("mode") == "snapshot":  # without what differs each time
+    if given.get("mode") == "snapshot":  # without the id, which differs each time
         [text] = {row["snapshot"] for some in tasks(**{"address": address, **given}) for row in some}
         held, read_by = from_text(text), tasks(address, snapshot=text)
         client.close_snapshot(held.id)
@@ -163,7 +165,7 @@ def read(client: Client, address: str, given: Given) -> Any:
 
 
 def stream(address: str, given: Given) -> Any:
-    """Three batches, with a minute between them."""
+    """Three batches, a minute apart."""
     parsed = parse({"address": address, **given}, "stream")
     schema = spark_schema(parsed.columns, parsed.key_type)
     clock = count(0, 60)
@@ -177,7 +179,7 @@ def stream(address: str, given: Given) -> Any:
 
 
 def write(client: Client, address: str, given: Given) -> Any:
-    """The same rows twice: how many have come, and how large they are."""
+    """Writes the same rows twice; returns how many have come, and how large they are."""
     columns = ("key", "value")
     [batch] = [pa.RecordBatch.from_pylist([{"key": b"k", "value": bytes(5000)}], arrow_schema(spark_schema(columns)))]
     for _ in range(2):
@@ -188,7 +190,7 @@ def write(client: Client, address: str, given: Given) -> Any:
 
 
 def outcome(use: str, client: Client, address: str, given: Given) -> Any:
-    """What comes out, errors included."""
+    """The result, errors included."""
     try:
         if use == "stream":
             return stream(address, given)
@@ -210,7 +212,7 @@ def test_it_does_something(client: Client, address: str, filled: str, use: str, 
     if name == "snapshot":
         [snapshot] = {row["snapshot"] for some in tasks(address, mode="snapshot", subscribe=filled) for row in some}
     without, given = options(beside, filled, snapshot), options({**beside, name: value}, filled, snapshot)
-    if use == "write":  # what is written stays: each has a topic of its own
+    if use == "write":  # what was written stays, so each has a topic of its own
         client.create_topic(f"{filled}-2")
         client.create_topic(f"{filled}-3")
         without = {each: text.replace(filled, f"{filled}-2") for each, text in without.items()}
@@ -236,7 +238,7 @@ def test_it_is_taken_or_refused(option: Any, use: str) -> None:
 
 @pytest.mark.parametrize("use", ["table", "snapshot", "stream"])
 def test_a_snapshot_lives_as_long_as_is_said(client: Client, address: str, filled: str, use: str) -> None:
-    """The default is minutes, in which the other tests read theirs."""
+    """The default is minutes, since the other tests need time to read theirs."""
     given = {"address": address, "subscribe": filled, "snapshotTtl": "50ms"}
     if use == "snapshot":
         [text] = {row["snapshot"] for some in tasks(mode="snapshot", **given) for row in some}
@@ -253,7 +255,7 @@ def test_a_snapshot_lives_as_long_as_is_said(client: Client, address: str, fille
         id = reader.latestOffset(reader.initialOffset())["$first"]["snapshots"][filled]
 
     def gone() -> bool:
-        time.sleep(0.2)  # each look at it prolongs its life
+        time.sleep(0.2)  # each look at the snapshot prolongs its life
         try:
             list(client.read_snapshot(id, KeyRange(0)))
         except SnapshotGone:

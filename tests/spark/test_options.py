@@ -170,7 +170,7 @@ def test_what_is_wrong_is_told(given: dict[str, str], use: Use, said: str) -> No
 
 @pytest.mark.parametrize(("name", "value"), [("key", b"u1"), ("keys", ["u1", b"u2"]), ("keyTo", bytearray(b"z"))])
 def test_bytes_are_no_text(name: str, value: object) -> None:
-    """Not those of str(b"u1"), a key that nobody has."""
+    """It would be the text of str(b"u1"), which is a key that nobody has."""
     with pytest.raises(ConfigError, match=f"option {name}=.*: write bytes with keyEncoding=hex"):
         texts({name: value})
 

@@ -1,4 +1,4 @@
-"""Queries that are started again when a Python process of Spark is slow: a true one, that is slow on purpose."""
+"""Queries that are started again when a Python process of Spark is slow: here a real process is made slow."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class OneRowReader(SimpleDataSourceStreamReader):
 
 @pytest.fixture
 def slow_python(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first Python process of the data source is slow."""
+    """Makes the first Python process of the data source slow."""
     program = tmp_path / "python"
     program.write_text(SLOW.format(mark=tmp_path / "begun", python=sys.executable))
     program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Backfill, rollup with windows, reconcile that finds what is wrong, scd2; what a failing command says."""
+"""Backfill, rollup with windows, reconcile that finds what is wrong, scd2; and what a command says that fails."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ START = 20_454 * 24 * HOUR  # 2026-01-01
 
 @pytest.fixture(scope="module")
 def path(spark: SparkSession, client: Client, address: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An archive of two topics: three versions of each of 20 people, of whom some were deleted; and visits."""
+    """An archive of two topics: visits, and people: three versions of each of 20 people, of whom some were deleted."""
     client.create_topic(PEOPLE, 2, {"cleanup.policy": "compact"})
     client.create_topic(VISITS)
     with client.producer(PEOPLE) as producer:
         for version in range(3):
             for n in range(20):
                 value = None if n % 7 == version else f"{n}.{version}"
-                behind = 30 * HOUR if n == 3 and version == 1 else 0  # a clock
+                behind = 30 * HOUR if n == 3 and version == 1 else 0  # a clock that is behind
                 producer.send(
                     value, key=f"p{n}", timestamp=START + 24 * version * HOUR - behind, headers=(("v", b"1"),)
                 )
@@ -80,7 +80,7 @@ def test_backfill(
     assert json.loads(capfd.readouterr().out)["events"] == 19, "a day without the event whose clock was behind"
     client.delete_topic(to)
     client.create_topic(to, 3)
-    with ThreadPoolExecutor(1) as pool:  # where no session is active
+    with ThreadPoolExecutor(1) as pool:  # in a thread where no session is active
         filled = pool.submit(backfill.run, spark, path, to, topic=PEOPLE, address=address).result(300)
     assert filled.events == 60, "the new topic has nothing of it"
     rows = str(tmp_path / "rows")
@@ -104,13 +104,13 @@ def test_backfill(
 def test_reconcile_finds_what_differs(
     spark: SparkSession, client: Client, address: str, tmp_path: Path, path: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """First in archives where something was changed; then nothing in the true one, after more was sent."""
+    """First in archives in which something was changed; then it finds nothing in the true one, after more was sent."""
     planted, saved = str(tmp_path / "planted"), str(tmp_path / "saved")
     true = archive.events(spark, path, PEOPLE)
     key, last = sf.col("key").cast("string"), sf.col("value").cast("string").endswith(".2")
     false = (
-        true.where(key != "p4")  # unknown to the log
-        .where((key != "p5") | ~last)  # offset: the event before counts
+        true.where(key != "p4")  # the archive does not know p4
+        .where((key != "p5") | ~last)  # of p5 the event before counts
         .withColumn("value", sf.when((key == "p6") & last, sf.lit(b"other")).otherwise(sf.col("value")))
         .withColumn(
             "headers",
@@ -118,7 +118,7 @@ def test_reconcile_finds_what_differs(
         )
         .withColumn(
             "key", sf.when(key == "p10", sf.lit(b"nobody")).otherwise(sf.col("key"))
-        )  # one missing, one unknown
+        )  # one key is missing, one is unknown
     )
     false.write.partitionBy(*archive.PARTED_BY).parquet(planted)
     command = ["pipeline", "reconcile", PEOPLE, "--address", address]
@@ -195,9 +195,9 @@ HISTORIES = st.lists(
 
 
 def folded(history: list[Event3]) -> list[tuple[Any, ...]]:
-    """The versions of a partition's keys: key, value, from, to, current, offset."""
+    """The versions of the keys of a partition: key, value, from, to, current, offset."""
     found: list[tuple[Any, ...]] = []
-    valid: dict[bytes, tuple[bytes | None, int, int]] = {}  # value, since when, offset
+    valid: dict[bytes, tuple[bytes | None, int, int]] = {}  # value, since which hour, offset
     for offset, (key, value, hour) in enumerate(history):
         if key is None:
             continue
@@ -251,7 +251,7 @@ def test_a_rollup_by_windows_counts_what_is_late(
     assert run(command) == 0
     told = json.loads(capfd.readouterr().out)
     assert (told["events"], told["late"]) == (6, 0)
-    hits(50, 62, 170)  # 50: its window ended 40 minutes before the latest hit
+    hits(50, 62, 170)  # the window of 50 ended 40 minutes before the latest hit
     assert run(command) == 0
     told = json.loads(capfd.readouterr().out)
     late = features().admission_control  # else Spark judges by the watermark from before the first run
@@ -307,7 +307,7 @@ def test_what_a_failing_command_says(
     taken = tmp_path / "file"
     taken.touch()
     for folder in (f"file://{taken}/archive", "/proc/archive"):
-        # No broker is there: the folder is looked at first.
+        # There is no broker, since the command looks at the folder first.
         assert run(["pipeline", "archive", VISITS, "--to", folder, "--address", "127.0.0.1:1"]) == 2
         said = capfd.readouterr().err
         assert said.startswith(f"krappy: the folder {folder} can't be made")
@@ -316,7 +316,7 @@ def test_what_a_failing_command_says(
         assert same is spark
     with pytest.raises(KrappyError, match="no_such_column"), running(None, {}):
         spark.range(1).select("no_such_column")
-    spark.range(1).collect()  # it was not stopped
+    spark.range(1).collect()  # the session was not stopped
 
 
 def test_the_cause_of_an_error() -> None:
@@ -385,7 +385,8 @@ def test_a_rollup_of_a_topic_that_was_made_anew(
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Asia/Kathmandu", "America/St_Johns"])
 def test_a_windows_key_is_its_begin_in_utc(spark: SparkSession, zone: str) -> None:
-    """Every one has a key of its own: in the hour that a clock goes through twice, and where seconds are too coarse."""
+    """Every window has a key of its own: in the hour that a clock goes through twice, and where seconds are
+    too coarse."""
     turns = 1_792_890_000_000  # 2026-10-25T01:00:00Z, when clocks are set back in Berlin
     moments = [turns + n * 1_800_000 for n in range(-4, 4)] + [turns + 500, 0, 500, 1_774_746_000_000]
     rows = [(f"{ms}", ms) for ms in moments]

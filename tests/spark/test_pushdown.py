@@ -31,7 +31,7 @@ FILTERS: list[tuple[list[ds.Filter], Callable[[bytes], bool]]] = [
     ([ds.LessThanOrEqual(K, "b"), ds.GreaterThanOrEqual(K, "b")], lambda key: key == b"b"),
     ([ds.StringStartsWith(K, "b")], lambda key: key.startswith(b"b")),
     ([ds.StringStartsWith(K, "b"), ds.In(K, ("a", "bb"))], lambda key: key == b"bb"),
-    ([ds.LessThan(K, "\ufffd")], lambda key: True),  # or of bytes that are no UTF-8: Spark tells the same
+    ([ds.LessThan(K, "\ufffd")], lambda key: True),  # Spark shows the same for bytes that are not UTF-8
     ([ds.StringStartsWith(K, "b\ufffd")], lambda key: True),
     ([ds.In(K, ("b", "\ufffd"))], lambda key: True),
     ([ds.Not(ds.EqualTo(K, "b"))], lambda key: True),

@@ -1,4 +1,4 @@
-"""What krappy/spark/README.md shows, run from top to bottom: Python and SQL as one program, then the commands."""
+"""What krappy/spark/README.md shows is run from top to bottom: Python and SQL as one program, then the commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 @pytest.fixture
 def topics(client: Client) -> None:
-    """Those that the README names."""
+    """Makes the topics that the README names."""
     for name in ("orders", "counts", "orders-again"):
         client.create_topic(name, if_absent=True)
     for name in ("users", "copy"):
@@ -41,7 +41,7 @@ def topics(client: Client) -> None:
 
 
 def names_of(spark: SparkSession) -> dict[str, Any]:
-    """What the examples take for granted."""
+    """The names that the examples take for granted."""
     orders = spark.createDataFrame([("u1", 5), ("nobody", 6)], "user_id string, eur int")
     orders.createOrReplaceTempView("orders")
     df = spark.createDataFrame([("u1", "Ada")], "user_id string, name string")
@@ -51,7 +51,7 @@ def names_of(spark: SparkSession) -> dict[str, Any]:
 
 
 def shown(text: str, names: dict[str, Any]) -> dict[str, list[Any]]:
-    """Runs Python. The rows of each DataFrame that a line of its own shows, by that line."""
+    """Runs Python. Returns the rows of each DataFrame that a line of its own shows, by that line."""
     found = {}
     for node in ast.parse(text).body:
         line = ast.unparse(node)
@@ -67,7 +67,7 @@ def shown(text: str, names: dict[str, Any]) -> dict[str, list[Any]]:
 
 
 def started(line: str, names: dict[str, Any]) -> None:
-    """Starts a query, and waits until it has done what there is."""
+    """Starts a query, and waits until it has read what is there."""
     while True:
         before = {query.runId for query in names["spark"].streams.active}
         exec(line, names)

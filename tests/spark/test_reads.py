@@ -64,7 +64,7 @@ def test_a_log(spark: SparkSession, client: Client, address: str, topic: str) ->
 
 
 def test_what_the_planner_refuses(spark: SparkSession, client: Client, address: str, topic: str) -> None:
-    """By load() where that is possible; no later than when a query is planned."""
+    """load() refuses it where that is possible; else it is refused when a query is planned, and not later."""
     with pytest.raises(AnalysisException, match="has no option 'startingoffset'; the nearest is 'startingOffsets'"):
         reader(spark, address, topic).option("startingOffset", "earliest").load()
     with pytest.raises(AnalysisException, match="give address=HOST:PORT"):
@@ -90,7 +90,7 @@ def test_what_the_planner_refuses(spark: SparkSession, client: Client, address: 
 
 @pytest.fixture(scope="module")
 def users(client: Client) -> str:
-    """u000 … u999 in 3 partitions; u007 deleted; u001 in a second partition too, where its newest is."""
+    """u000 … u999 in 3 partitions. u007 is deleted; u001 is in a second partition, too, where its newest entry is."""
     client.create_topic("reads-users", partitions=3)
     with client.producer("reads-users") as producer:
         producer.send_many([Record(b"old", f"u{number:03}".encode()) for number in range(1000)])
@@ -98,7 +98,7 @@ def users(client: Client) -> str:
         producer.send(None, key="u007")
         home = client.table("reads-users").get("u001")
         assert home is not None
-        # Of several brokers none has all rows of a topic with such a key.
+        # In a cluster no broker has all rows of a topic with such a key.
         producer.send("elsewhere", key="u001", partition=(home.partition + 1) % 3 if BROKERS == 1 else None)
     return "reads-users"
 
@@ -107,7 +107,7 @@ ALIVE = Counter({f"u{number:03}": 1 for number in range(1000) if number != 7})
 
 
 def keys(found: DataFrame) -> Counter[str]:
-    """How often each key is there."""
+    """How many rows each key has."""
     return Counter(
         row.key if isinstance(row.key, str) else bytes(row.key).decode() for row in found.select("key").collect()
     )
@@ -145,7 +145,7 @@ def test_conditions_of_a_table_are_looked_up(spark: SparkSession, address: str, 
     assert table.key_options("key = 'u005'") == {"keys": '["dTAwNQ=="]', "keyEncoding": "base64"}  # after one with none
     assert spark.conf.get("spark.sql.python.filterPushdown.enabled", None) == before
 
-    one = table.where("key = 'u001'")  # and what is made of it is right, too
+    one = table.where("key = 'u001'")  # what is made of it is right, too
     assert keys(one.where("value = 'elsewhere'").union(one)) == Counter({"u001": 2})
     assert keys(one.where("key = 'u002'").union(one)) == expected("u001")
     assert one.count() == 1
@@ -193,7 +193,7 @@ def test_a_table_is_loaded_anew_for_each_use(spark: SparkSession, client: Client
 
 @pytest.mark.skipif(not features().push_filters, reason="PySpark before 4.1 passes no filters on")
 def test_pushdown_in_spark_s_own_way(spark: SparkSession, address: str, users: str) -> None:
-    """Right for those who load anew for each query."""
+    """The answer is right for those who load the table anew for each query."""
     setting = "spark.sql.python.filterPushdown.enabled"
     before = spark.conf.get(setting) or "false"
     spark.conf.set(setting, "true")
@@ -218,7 +218,7 @@ def test_a_reader_that_is_cancelled_leaves_nothing_behind(
     folder = str(tmp_path)
 
     def slow(rows: Any) -> None:
-        """Takes one row, says so, and no more until it is killed."""
+        """Takes one row, says so, and takes no more until it is killed."""
         next(rows)
         Path(folder, f"reading-{os.getpid()}").touch()
         for _ in range(1200):
@@ -244,7 +244,7 @@ def test_a_reader_that_is_cancelled_leaves_nothing_behind(
     assert not thread.is_alive()
     assert failed
     assert any(tmp_path.iterdir()), failed
-    client.keep_snapshot(id, 0.1)  # no reader that was forgotten holds off its end
+    client.keep_snapshot(id, 0.1)  # no reader that was forgotten prolongs the snapshot's life
 
     def gone() -> bool:
         try:
@@ -258,7 +258,7 @@ def test_a_reader_that_is_cancelled_leaves_nothing_behind(
 
 
 def test_options_as_json_of_what_was_read(spark: SparkSession, client: Client, address: str, topic: str) -> None:
-    """A job that goes on where the last one ended."""
+    """So that a job can go on where the last one ended."""
     client.create_topic(topic, partitions=2)
     with client.producer(topic) as producer:
         for number in range(20):

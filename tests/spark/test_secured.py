@@ -1,4 +1,4 @@
-"""Spark and a broker with TLS and users: batch, stream and lookups, and that nobody is shown the password."""
+"""Spark and a broker with TLS and users: batch, stream and lookups; and nobody is shown the password."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOGIN = f'org.apache.kafka.common.security.scram.ScramLoginModule required usern
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The options for a broker that asks for both."""
+    """The options for a broker that has both."""
     folder = tmp_path_factory.mktemp("secured")
     authority = Authority(folder)
     users = folder / "users"
@@ -53,7 +53,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
 
 
 def options(secured: dict[str, str], how: str) -> dict[str, str]:
-    """Ways to say who one is."""
+    """The options, with another way to say who one is."""
     given = {name: value for name, value in secured.items() if "file" not in name and name != "token"}
     if how.startswith("token"):
         del given["sasl.username"], given["sasl.password"]
@@ -118,7 +118,7 @@ def test_a_stream(spark: SparkSession, secured: dict[str, str], tmp_path: Path) 
 def test_a_wrong_password_is_said_and_not_shown(
     spark: SparkSession, secured: dict[str, str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Also not in what the driver, the executor and their Python processes say."""
+    """The password is also not in the output of the driver, the executor and their Python processes."""
     wrong = "not-" + SECRET
     given = {**options(secured, "kafka"), "kafka.sasl.password": wrong}
     log = spark.sparkContext

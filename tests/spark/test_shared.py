@@ -1,4 +1,5 @@
-"""One reading of a table for all workers of an executor: shared once, followed by each, trusted by none beyond that."""
+"""All workers of an executor share one reading of a table: it is shared once, each follows the log from it, and none
+trusts it beyond that."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of an executor: this process is one of its workers."""
+    """The folder of an executor; this process is one of its workers."""
     place = tmp_path / "krappy"
     monkeypatch.setattr(shared, "folder", lambda: place)
     monkeypatch.setattr(kept, "FREE", 1)
@@ -39,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def snapshots(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Of which topic a table was read."""
+    """The topics whose tables were read, one item for each read."""
     opened: list[str] = []
     snapshot = client.snapshot
 
@@ -64,7 +65,7 @@ def another(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def look(client: Client, topic: str, keys: list[str | None], **options: Any) -> list[Any]:
-    """As a worker of a join from which many lookups are expected."""
+    """Looks keys up as a worker of a join does from which many lookups are expected."""
     return values(client, topic, keys, expected=10_000, **options)
 
 
@@ -100,7 +101,8 @@ def test_one_worker_reads_it_for_all(
 def test_a_file_of_a_topic_that_was_made_anew(
     client: Client, topic: str, folder: Path, snapshots: list[str], another: Callable[[], None], count: int
 ) -> None:
-    """It is there still, and nobody takes it for the new one's table: not who has it mapped, nor who comes anew."""
+    """The file is still there, and nobody takes it for the new topic's table: neither who has it mapped, nor who comes
+    anew."""
     client.create_topic(topic, 2)
     fill(client, topic, 100)
     assert look(client, topic, keys(100)) == expected(100)
@@ -129,7 +131,7 @@ def test_an_empty_table(
 def test_what_is_too_old_is_read_again(
     client: Client, topic: str, folder: Path, snapshots: list[str], another: Callable[[], None]
 ) -> None:
-    """More has changed than there is; its beginning was cut off."""
+    """More has changed than the table has, or the log's beginning was cut off."""
     client.create_topic(topic, 1)
     fill(client, topic, 100)
     assert look(client, topic, keys(100)) == expected(100)
@@ -150,7 +152,7 @@ def test_the_file_may_have_more_than_a_worker_keeps_in_its_memory(
 ) -> None:
     client.create_topic(topic, 1)
     fill(client, topic, 1_000)
-    table = 1_000 * (8 + 8 + 9)  # fingerprints, offsets of keys and values, and these
+    table = 1_000 * (8 + 8 + 9)  # bytes of fingerprints, of offsets of keys and values, and of keys and values
     for keep, fits in ((table // 5, True), (table // 15, False)):
         for _ in range(2):
             assert look(client, topic, keys(1_000), keep=keep) == expected(1_000)
@@ -159,7 +161,7 @@ def test_the_file_may_have_more_than_a_worker_keeps_in_its_memory(
             assert look(client, topic, keys(1_000), keep=keep) == expected(1_000)
             assert known(topic, keep).whole == fits
             another()
-    assert snapshots == [topic] * 3  # each of the two has seen for itself that it is too large
+    assert snapshots == [topic] * 3  # each of the two workers has found out by itself that the table is too large
     assert len(list(folder.glob("*.arrow"))) == 1
 
 
@@ -205,7 +207,7 @@ def test_without_room_for_the_file_each_worker_has_what_it_may_keep(
 
 
 def test_two_that_write_at_once_do_not_mix(client: Client, topic: str, folder: Path) -> None:
-    """As they may where locks do not work: one of them counts, as a whole."""
+    """Two may write at once where locks do not work: one of the files counts, as a whole."""
     client.create_topic(topic, 1)
     source = TableSource(client, topic, ("value",))
     folder.mkdir()
@@ -245,8 +247,8 @@ def test_a_file_system_without_locks_and_a_file_that_is_spoiled(
     assert snapshots == [topic]
     [file] = folder.glob("*.arrow")
     (folder / "other").write_bytes(b"nothing of the kind")
-    (folder / "other").replace(file)  # what is mapped stays as it is
-    fill(client, topic, 400)  # so that nobody can follow the log
+    (folder / "other").replace(file)  # a file that is mapped stays as it is
+    fill(client, topic, 400)  # so that nobody can follow the log from the file
     assert look(client, topic, keys(400)) == expected(400)
     assert known(topic).whole
     assert snapshots == [topic] * 2
@@ -305,7 +307,7 @@ print("done", flush=True)
 
 
 class Worker:
-    """A process that looks every key up. A slow one reads the table once its stdin ends."""
+    """A process that looks every key up. A slow one reads the table only when its stdin ends."""
 
     def __init__(self, *given: Any) -> None:
         command = [sys.executable, "-c", WORKER, *map(str, given)]
@@ -345,7 +347,7 @@ def test_a_reader_that_is_killed_is_followed_by_another(client: Client, address:
 
 
 def test_in_spark(spark: SparkSession, client: Client, topic: str, address: str) -> None:
-    """Its workers share what one has read, in a folder that goes with the executor."""
+    """Spark's workers share what one of them has read, in a folder that goes with the executor."""
     [local] = spark.sparkContext.parallelize([0], 1).map(lambda _: os.environ["SPARK_LOCAL_DIRS"]).collect()
     folder = Path(local.split(",")[0]) / "krappy"
     before = set(folder.glob("*.arrow"))

@@ -1,4 +1,4 @@
-"""Events whose timestamps are in no calendar: read as null, told of once, and never a stop."""
+"""Events whose timestamps are in no calendar: they are read as null, are reported once, and never stop a read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ANY_TIME = {"message.timestamp.after.max.ms": 2**63 - 1}
 
 @pytest.fixture
 def times(client: Client, topic: str) -> str:
-    """As they were stored before the broker refused them."""
+    """A topic with such events, as they were stored before the broker refused them."""
     client.create_topic(topic, 1, ANY_TIME)
     with client.producer(topic) as producer:
         for name, time in {"good": NOW, **STRANGE, "good too": NOW + 1}.items():

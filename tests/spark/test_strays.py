@@ -1,4 +1,5 @@
-"""Keys in other partitions than their own (the broker's strays.py): each way to a table has one row for each."""
+"""Keys in other partitions than their own (the broker's strays.py): each way to read a table has one row
+for each key."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from tests.spark.rows import rows
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = alone  # of several brokers none has all rows of such a key: they refuse to read the table in columns
+pytestmark = alone  # in a cluster no broker has all rows of such a key: brokers refuse to read the table in columns
 
 COUNT = 300
 KEYS = [f"u{number}" for number in range(COUNT)]
@@ -31,7 +32,7 @@ KEYS = [f"u{number}" for number in range(COUNT)]
 
 @pytest.fixture
 def table(client: Client, topic: str) -> dict[str, str]:
-    """What a table has after librdkafka's partitioner and ours have written to it, and partitions were added."""
+    """What the table has after librdkafka's partitioner and ours have written to it, and partitions were added."""
     client.create_topic(topic, 2)
     found: dict[str, str] = {}
 
@@ -58,7 +59,7 @@ def table(client: Client, topic: str) -> dict[str, str]:
 
 
 def values(found: list[dict[str, object]]) -> dict[str, str]:
-    """No key may come twice."""
+    """The values by key; fails if a key comes twice."""
     assert len({row["key"] for row in found}) == len(found)
     return {bytes(row["key"]).decode(): bytes(row["value"]).decode() for row in found}  # type: ignore[call-overload]
 
@@ -120,7 +121,7 @@ def test_a_stream_begins_with_one_row_for_each(
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
     parts = list(reader.partitions(start, end))
-    if gone:  # before the tasks have begun: they take new ones
+    if gone:  # before the tasks have begun, so they take new snapshots
         for part in parts:
             assert isinstance(part, FirstPartition)
             client.close_snapshot(part.snapshot)

@@ -1,4 +1,5 @@
-"""A stream beside topics that come, go, grow and lose events: all that is there in the end came, and came once."""
+"""A stream over topics that come, go, grow and lose events: all events that are there in the end came, and
+came once."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ class Topics:
                 self.there[name][at].append(value)
 
     def change(self, name: str) -> None:
-        """Something happens to it."""
+        """Something happens to this topic."""
         if name not in self.there:
             self.create(name)
             return
@@ -68,7 +69,7 @@ class Topics:
 
 
 class Stream:
-    """A query that is started again now and then, with what it has read."""
+    """A query that is started again now and then, and the values that it has read."""
 
     def __init__(self, address: str, chance: Random, options: dict[str, Any]) -> None:
         self.chance = chance
@@ -81,12 +82,12 @@ class Stream:
         return StreamReader(spark_schema(self._options.columns), self._options)
 
     def batch(self) -> bool:
-        """Runs the next one, if there is something to read."""
+        """Runs the next batch, if there is something to read. Returns whether there was."""
         end = self._reader.latestOffset(self._at, self._reader.getDefaultReadLimit())
         if end == self._at:
             return False
         end = json.loads(json.dumps(end))
-        if self.chance.random() < 0.3:  # it was planned, and then the driver died
+        if self.chance.random() < 0.3:  # the batch was planned, and then the driver died
             self._reader = self._started()
         for part in self._reader.partitions(self._at, end):
             for found in self._reader.read(part):

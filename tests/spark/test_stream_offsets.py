@@ -60,7 +60,7 @@ def test_a_position_of_something_else_is_refused(text: str) -> None:
 def test_where_a_stream_goes_on_and_what_it_has_lost(
     before: str | None, after: str | None, now: int | None, begin: int | None, lost: str
 ) -> None:
-    """Ids tell a topic from another one of its name, whatever offsets that has; a position of old has none."""
+    """Ids tell a topic from another topic of its name, whatever offsets that one has; an old position has no ids."""
     at = StreamPosition({A0: 7}, {} if before is None else {"a": before})
     to = StreamPosition({} if now is None else {A0: now, B0: 3}, {} if after is None else {"a": after, "b-c.d": "z"})
     assert begins(at, to) == ({} if begin is None else {A0: begin, B0: 0})

@@ -1,4 +1,4 @@
-"""Where a stream goes on, asked as Spark asks: a broker, but no Spark session."""
+"""Where a stream goes on, asked as Spark asks: with a broker, but without a Spark session."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def reader(address: str, topic: str) -> Any:
 
 
 def fill(client: Client, topic: str, *counts: int) -> None:
-    """So many events in each partition of a new topic."""
+    """Sends so many events to each partition of a new topic."""
     client.create_topic(topic, len(counts))
     more(client, topic, *counts)
 
@@ -70,7 +70,7 @@ def rows(reader: StreamReader, start: Offset, end: Offset) -> list[dict[str, Any
 
 
 def batches(reader: StreamReader, limit: Any, start: Offset | None = None) -> Iterator[tuple[Offset, Offset]]:
-    """Micro-batches until there is nothing more."""
+    """The micro-batches until there is nothing more to read."""
     at = reader.initialOffset() if start is None else start
     while (end := reader.latestOffset(at, limit)) != at:
         yield at, end
@@ -95,7 +95,7 @@ def test_a_stream_in_bites(reader: Any, client: Client, topic: str) -> None:
 
 
 def test_the_first_batch_is_the_same_whenever_it_is_replayed(reader: Any, client: Client, topic: str) -> None:
-    """Spark asks a new process for the initial offset, and knows the end of the batch that it had planned."""
+    """Spark asks a new process for the initial offset, and knows the end of the batch that the old one had planned."""
     fill(client, topic, 5, 0)
     first = reader()
     begun = first.latestOffset(first.initialOffset(), ReadAllAvailable())
@@ -192,7 +192,8 @@ def test_starting_offsets_that_are_not_there(reader: Any, client: Client, topic:
 
 @pytest.mark.parametrize("count", [3, 10, 25])
 def test_a_topic_that_was_made_anew(reader: Any, client: Client, topic: str, count: int) -> None:
-    """With fewer events than the old one had, as many, or more: it is noticed, and read from its first event on."""
+    """The new topic has fewer events than the old one had, as many, or more. It is noticed, and read from its first
+    event on."""
     fill(client, topic, 10)
     strict, lax = reader(startingOffsets="earliest"), reader(startingOffsets="earliest", failOnDataLoss="false")
     at = strict.latestOffset(strict.initialOffset(), ReadAllAvailable())
@@ -235,7 +236,8 @@ def test_a_topic_that_was_made_anew_with_other_partitions(reader: Any, client: C
 
 
 def test_a_checkpoint_of_before_ids_were_kept(reader: Any, client: Client, topic: str) -> None:
-    """It goes on; with fewer events a topic made anew is noticed, as in Spark's Kafka source; then its id is known."""
+    """The stream goes on. A topic that was made anew is noticed only if it has fewer events, as in Spark's Kafka
+    source; from then on its id is known."""
     fill(client, topic, 10)
     old = {topic: {"0": 4}}
     strict = reader()
@@ -256,8 +258,8 @@ def test_a_checkpoint_of_before_ids_were_kept(reader: Any, client: Client, topic
 
 
 def test_a_batch_that_was_planned_of_a_topic_that_is_made_anew_then(reader: Any, client: Client, topic: str) -> None:
-    """Planned again after a failure, and read by tasks that were planned before: nothing of the new one comes as the
-    old one's, and the next batch has all of it."""
+    """The batch is planned again after a failure, or read by tasks that were planned before: nothing of the new topic
+    comes as the old one's, and the next batch has all of it."""
     fill(client, topic, 10)
     strict, lax = reader(startingOffsets="earliest"), reader(startingOffsets="earliest", failOnDataLoss="false")
     start = strict.initialOffset()
@@ -296,7 +298,7 @@ def test_a_table_that_is_replayed_of_a_topic_made_anew(reader: Any, client: Clie
 
 
 def test_a_position_serves_as_starting_offsets(reader: Any, client: Client, topic: str) -> None:
-    """That of a query's progress, with what it says beside the offsets."""
+    """The position in a query's progress, with the other things that it says beside the offsets."""
     fill(client, topic, 10)
     made = reader(startingOffsets="earliest", maxOffsetsPerTrigger=4)
     end = made.latestOffset(made.initialOffset(), ReadMaxRows(4))
@@ -366,7 +368,8 @@ def test_the_table_comes_first_then_its_changes(reader: Any, client: Client, top
 
 
 def test_a_table_that_is_replayed(reader: Any, client: Client, topic: str) -> None:
-    """As long as its snapshot is held, the same; without it, what has not changed since: the rest comes later."""
+    """As long as its snapshot is held, the replay gives the same. Without it, it gives what has not changed since, and
+    the rest comes later."""
     client.create_topic(topic, 3, {"cleanup.policy": "compact"})
     upsert(client, topic, {f"k{n}": "old" for n in range(100)})
     first = reader(startingOffsets="snapshot")
@@ -374,7 +377,7 @@ def test_a_table_that_is_replayed(reader: Any, client: Client, topic: str) -> No
     begun = first.latestOffset(start, ReadAllAvailable())
     upsert(client, topic, {"k3": "changed", "k4": None, "k100": "added"})
     elsewhere = {}
-    if BROKERS == 1:  # of several brokers none has all rows of a key once there are more partitions
+    if BROKERS == 1:  # in a cluster no broker has all rows of a key once partitions were added
         client.alter_topic(topic, partitions=4)
         with client.producer(topic) as producer:
             producer.send("elsewhere", key="k101", partition=3)

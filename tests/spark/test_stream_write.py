@@ -1,4 +1,4 @@
-"""Streams to a topic, as far as no session is needed: rows one by one, and what can't be."""
+"""Streams to a topic, as far as no session is needed: rows one by one, and what can't be written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEMA = spark_schema(("key", "value", "timestamp", "headers"))
 
 
 def test_rows_become_batches() -> None:
-    """PySpark 4.0 gives a stream's writer rows, with times in the zone of the machine, without saying so."""
+    """PySpark 4.0 gives rows to the writer of a stream, with times in the machine's zone that do not name it."""
     at = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
     given = [
         Row(key=bytearray(b"k"), value=b"v", timestamp=at.astimezone().replace(tzinfo=None), headers=None),

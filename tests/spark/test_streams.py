@@ -1,4 +1,5 @@
-"""Whole streaming queries: stopped and started anew at every step, and from a table to its changes while it changes."""
+"""Whole streaming queries: they are stopped and started anew at every step, and go from a table to its changes while it
+changes."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-PACE = 0.002  # seconds between two changes: as fast as it can, a writer takes the CPU from the queries that it is for
+PACE = 0.002  # seconds between two changes: without a pause, a writer would take the CPU from the queries
 Seen = list[tuple[int, list["Row"]]]
 
 
@@ -33,7 +34,8 @@ def source(spark: SparkSession, address: str, topic: str, **options: Any) -> Dat
 def run(writer: DataStreamWriter, bites: bool = False) -> StreamingQuery:
     """Runs a query to its end; raises what made it fail.
 
-    `bites`: it has a limit, and before PySpark 4.2 availableNow ends behind its first batch: until nothing comes.
+    `bites`: the query has a limit. Before PySpark 4.2, availableNow then ends after the first batch, so the query is
+    run until nothing comes.
     """
     query = ended(writer)
     came = query.lastProgress is not None and query.lastProgress["numInputRows"]
@@ -43,7 +45,7 @@ def run(writer: DataStreamWriter, bites: bool = False) -> StreamingQuery:
 def collect(
     df: DataFrame, checkpoint: Path, then: Callable[[int], None] = lambda _: None, bites: bool = False
 ) -> tuple[Seen, dict[str, dict[str, int]]]:
-    """The batches of a query, and its lag at the end; `then` is called when a batch was seen."""
+    """The batches of a query, and its lag at the end. `then` is called after each batch."""
     seen: Seen = []
 
     def see(batch: DataFrame, id: int) -> None:
@@ -89,7 +91,7 @@ def test_limits_lag_and_a_restart(
 def test_a_pipeline_that_is_stopped_at_every_step(
     spark: SparkSession, client: Client, address: str, topic: str, tmp_path: Path
 ) -> None:
-    """From one topic to another: each event arrives once, wherever the query was when it ended."""
+    """From one topic to another: each event arrives once, wherever the query was when it was stopped."""
     spark.dataSource.register(FailingSource)
     source_topic, to = f"{topic}-in", f"{topic}-out"
     client.create_topic(source_topic, 2)
@@ -149,7 +151,7 @@ def test_the_options_of_a_stream_that_writes(
 def test_from_the_table_to_its_changes_while_it_changes(
     spark: SparkSession, client: Client, address: str, topic: str, tmp_path: Path
 ) -> None:
-    """The first batch fails and is replayed, others write all the time, and every event from the snapshot on comes."""
+    """The first batch fails and is replayed, others write all the time, and every event after the snapshot comes."""
     client.create_topic(topic, 3, {"cleanup.policy": "compact"})
     send(client, topic, range(500))
     stop, ready = threading.Event(), threading.Event()
@@ -202,7 +204,7 @@ def test_from_the_table_to_its_changes_while_it_changes(
 def test_a_running_count_into_a_compacted_topic(
     spark: SparkSession, client: Client, address: str, topic: str, tmp_path: Path
 ) -> None:
-    """Update mode: the rows of an aggregate that have changed are upserts, once each, though a batch is replayed."""
+    """Update mode: the changed rows of an aggregate are upserts, once each, even if a batch is replayed."""
     source_topic, to = f"{topic}-in", f"{topic}-counts"
     client.create_topic(source_topic)
     client.create_topic(to, 2, {"cleanup.policy": "compact"})

@@ -1,4 +1,5 @@
-"""mode=table and mode=snapshot: one moment of each table, by tasks; keys looked up and ranges read like a filter."""
+"""mode=table and mode=snapshot: one moment of each table, read by tasks; keys are looked up and ranges read as a filter
+would."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @pytest.fixture
 def users(client: Client, topic: str) -> str:
-    """u0 … u99 in 3 partitions, each written twice; u7 and u8 deleted."""
+    """u0 … u99 in 3 partitions, each written twice; u7 and u8 are deleted."""
     client.create_topic(topic, partitions=3)
     with client.producer(topic) as producer:
         for version in ("old", "new"):
@@ -42,7 +43,8 @@ def as_dict(found: list[dict[str, Any]]) -> dict[str, str]:
 
 @pytest.fixture(params=["small", "large", "in many tasks"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Options and settings, for one task with its own snapshot, and for many on a snapshot that the broker holds."""
+    """Options and settings: for one task with a snapshot of its own, or for many on a snapshot that the
+    broker holds."""
     if request.param == "large":
         monkeypatch.setattr(table_read, "SMALL", 0)
     return {"minPartitions": 9} if request.param == "in many tasks" else {}
@@ -105,7 +107,7 @@ def test_some_keys(
 
 
 def test_what_is_small_is_judged_by_what_it_holds(client: Client, address: str, topic: str) -> None:
-    """Not by its log, which has a thousandth of it."""
+    """The table's size counts, and not that of its log, which is a thousandth."""
     client.create_topic(topic, partitions=2)
     with client.producer(topic, compression="zstd") as producer:
         for number in range(40_000):
@@ -124,7 +126,7 @@ def test_what_is_small_is_judged_by_what_it_holds(client: Client, address: str, 
 def test_a_table_that_has_grown_is_read_piece_by_piece(
     client: Client, address: str, topic: str, monkeypatch: pytest.MonkeyPatch, limit: int | None
 ) -> None:
-    """Though one task reads it, since it was small when the query was planned: nothing holds all of it."""
+    """One task reads it, since it was small when the query was planned; and nothing holds all of it in memory."""
     client.create_topic(topic, partitions=1)
     options = {} if limit is None else {"limit": limit}
     made = source(address, mode="table", subscribe=topic, **options)
@@ -152,7 +154,7 @@ def test_a_table_that_has_grown_is_read_piece_by_piece(
 
 
 def test_limit(address: str, users: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the table's size: by one task."""
+    """One task reads it, whatever the table's size is."""
     monkeypatch.setattr(table_read, "SMALL", 0)
     assert [len(some) for some in tasks(address, mode="table", subscribe=users, limit=5)] == [5]
     assert [len(some) for some in tasks(address, mode="table", subscribe=users, limit=500)] == [98]
@@ -160,9 +162,9 @@ def test_limit(address: str, users: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(rows(address, subscribe=users, keyPrefix="u1", limit=3)) == 3
 
 
-@alone  # of several brokers none has all rows of such a key
+@alone  # in a cluster no broker has all rows of such a key
 def test_a_key_in_another_partition_than_its_hash_names(client: Client, address: str, topic: str) -> None:
-    """A lookup finds what a scan finds: the newest; in partitions that are named, each has its own."""
+    """A lookup finds what a scan finds, the newest entry. In partitions that are named, each partition has its own."""
     client.create_topic(topic, partitions=4)
     with client.producer(topic) as producer:
         for partition in range(4):
@@ -183,7 +185,7 @@ def test_a_snapshot_stays_as_it_was(client: Client, address: str, users: str) ->
             producer.send("newest", key=f"u{number}")
     assert as_dict(rows(address, snapshot=text)) == ALIVE
     since = json.dumps({users: {row["partition"]: row["offset"] for row in told}})
-    assert len(rows(address, subscribe=users, startingOffsets=since)) == 200  # with no gap and no duplicate
+    assert len(rows(address, subscribe=users, startingOffsets=since)) == 200  # no gap and no duplicate
     client.close_snapshot(from_text(text).id)
     with pytest.raises(SnapshotGone, match="snapshot that this DataFrame reads has ended: take another one"):
         rows(address, snapshot=text)
@@ -194,7 +196,7 @@ def test_a_snapshot_stays_as_it_was(client: Client, address: str, users: str) ->
 def test_a_table_that_is_read_later_has_all_partitions_of_then(
     client: Client, address: str, topic: str, how: str, options: dict[str, Any]
 ) -> None:
-    """Spark keeps what was planned for all that is made of one load()."""
+    """Spark keeps what was planned for one load(), and uses it for all that is made of that."""
     if how == "added" and BROKERS > 1:
         pytest.skip("of several brokers none has all rows of a key once there are more partitions")
     client.create_topic(topic, 1)
@@ -297,7 +299,7 @@ def test_keys_that_are_no_text(client: Client, address: str, topic: str, way: di
 
 
 def test_a_task_holds_no_snapshot_while_its_rows_are_taken(address: str, users: str) -> None:
-    """However slowly, or never to the end. The broker holds 100 at most."""
+    """However slowly they are taken, or if never to the end. The broker holds 100 snapshots at most."""
     made = source(address, mode="table", subscribe=users)
     reader = made.reader(made.schema())
     [partition] = reader.partitions()

@@ -1,4 +1,5 @@
-"""What the Python processes that Spark starts to plan queries import: each starts anew, and pays for all of it."""
+"""What the Python processes import that Spark starts to plan queries: each of them starts anew, and pays
+for all of it."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ import pytest
 
 from krappy.blocking import Client
 
-# Of Krappy's, of its dependencies', of Arrow's: what only tasks need, or the broker alone. `importlib.metadata` comes
-# with crc32c, and brings a parser of mail.
+# Modules of Krappy's, of its dependencies' and of Arrow's that only tasks, or only the broker, need.
+# `importlib.metadata` comes with crc32c, and brings a parser of mail.
 HEAVY = {
     "anyio",
     "crc32c",

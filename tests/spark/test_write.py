@@ -43,8 +43,8 @@ def numbers(spark: SparkSession, count: int, partitions: int = 4) -> DataFrame:
 
 
 def with_rows(client: Client) -> list[StagedJob]:
-    """Jobs with staged rows. Other tests of this broker have asked whether a job is published: such an empty run stays
-    for a minute."""
+    """The jobs that have staged rows. Other tests of this broker have asked whether a job is published: the empty run
+    of such a job stays for a minute."""
     return [each for each in client.staged_jobs() if each.attempts]
 
 
@@ -75,7 +75,7 @@ def test_every_column_arrives(spark: SparkSession, client: Client, address: str,
 
 
 def test_what_was_read_can_be_written(spark: SparkSession, client: Client, address: str, topic: str) -> None:
-    """The option topic wins over the column; a write is a job of its own, so twice is twice."""
+    """The option topic wins over the column. Each write is a job of its own, so writing twice stores the rows twice."""
     client.create_topic(f"{topic}-to")
     copied = spark.createDataFrame(
         [(bytearray(b"k"), bytearray(b"v"), "elsewhere", 0, 7, 0)],
@@ -89,7 +89,7 @@ def test_what_was_read_can_be_written(spark: SparkSession, client: Client, addre
 def test_a_task_that_fails_after_writing(
     spark: SparkSession, client: Client, address: str, topic: str, tmp_path: Path
 ) -> None:
-    """It has staged all its rows; it is tried again, and they come once."""
+    """The task has staged all its rows; it is tried again, and the rows come once."""
     spark.dataSource.register(FailingSource)
     client.create_topic(topic, 3)
     keyed = numbers(spark, 30_000).withColumn("key", sf.col("value"))
@@ -117,7 +117,7 @@ def test_a_job_that_fails_leaves_nothing(spark: SparkSession, client: Client, ad
 def test_a_write_that_is_cancelled_leaves_nothing(
     spark: SparkSession, client: Client, address: str, topic: str
 ) -> None:
-    """In the midst of staging: its tasks are killed, and the broker keeps nothing of them."""
+    """It is cancelled while rows are staged: its tasks are killed, and the broker keeps nothing of them."""
     client.create_topic(topic, 2)
     endless = numbers(spark, 10**12, 2)  # more than anybody waits for
     failed: list[BaseException] = []
@@ -148,7 +148,7 @@ def test_a_write_that_is_cancelled_leaves_nothing(
 def test_a_driver_that_dies_before_the_commit(
     spark: SparkSession, client: Client, address: str, topic: str, tmp_path: Path
 ) -> None:
-    """What was staged is nobody's; the same job, run again, is published once."""
+    """What was staged belongs to nobody; the same job, run again, is published once."""
     spark.dataSource.register(FailingSource)
     client.create_topic(topic, 2)
     job = {"topic": topic, "jobId": f"{topic}-1"}
@@ -165,7 +165,7 @@ def test_a_driver_that_dies_before_the_commit(
 def test_a_commit_whose_answer_is_lost(
     spark: SparkSession, client: Client, address: str, topic: str, tmp_path: Path
 ) -> None:
-    """Spark aborts and fails; the rows are there, and the same job does not write them again."""
+    """Spark aborts the write, and it fails. But the rows are there, and the same job does not write them again."""
     spark.dataSource.register(FailingSource)
     client.create_topic(topic, 2)
     job = {"topic": topic, "jobId": f"{topic}-1", "failAt": PUBLISHED, "failOnce": tmp_path / "once"}
@@ -176,7 +176,7 @@ def test_a_commit_whose_answer_is_lost(
 
 
 def test_a_job_id_is_of_one_topic(spark: SparkSession, client: Client, address: str, topic: str) -> None:
-    """A second write would count as done already, and be lost unnoticed."""
+    """A second write would count as done already, and its rows would be lost unnoticed."""
     for name in (topic, f"{topic}-2"):
         client.create_topic(name)
     writer(numbers(spark, 10), address, topic=topic, jobId=f"{topic}-job").save()
@@ -188,7 +188,7 @@ def test_a_job_id_is_of_one_topic(spark: SparkSession, client: Client, address: 
 
 @long
 def test_a_job_id_of_a_topic_that_was_made_anew(spark: SparkSession, client: Client, address: str, topic: str) -> None:
-    """The new topic has nothing of it: it is written, and then is written already again."""
+    """The new topic has no rows of the job: the job is written to it, and then counts as written again."""
     for _ in range(3):
         client.create_topic(topic, 2)
         for _ in range(2):
@@ -205,7 +205,7 @@ def test_a_job_id_of_a_topic_that_was_made_anew(spark: SparkSession, client: Cli
     writer(both, address, jobId=f"{topic}-both").save()
     client.delete_topic(f"{topic}-2")
     client.create_topic(f"{topic}-2")
-    for again in (both, both.where(f"topic = '{topic}-2'")):  # none of which may be left out unnoticed
+    for again in (both, both.where(f"topic = '{topic}-2'")):  # no row of either topic may be left out unnoticed
         with pytest.raises(Exception, match="others that it was published to are there still"):
             writer(again, address, jobId=f"{topic}-both").save()
     assert len(values(client, topic)) == 10
@@ -218,7 +218,7 @@ def staged(client: Client, topic: str, job: SparkJob, value: bytes) -> StagedWri
 
 
 def test_an_abort_overtakes_writes(client: Client, topic: str) -> None:
-    """A task that was at work, one that comes late, and a commit that comes late."""
+    """A task that is at work, one that comes late, and a commit that comes late."""
     client.create_topic(topic)
     job = SparkJob(f"{topic}-job", False, 60.0)
     first = staged(client, topic, job, b"1")
@@ -255,7 +255,7 @@ def test_a_job_that_comes_again_after_an_abort_has_another_run(client: Client, t
 
 
 def test_of_two_attempts_of_a_task_one_is_published(client: Client, topic: str) -> None:
-    """As with speculation: both are sealed, and Spark names the one that won."""
+    """As with speculation: both attempts are sealed, and Spark names the one that won."""
     client.create_topic(topic)
     job = SparkJob(f"{topic}-job", False, 60.0)
     lost, won = staged(client, topic, job, b"same"), staged(client, topic, job, b"same")

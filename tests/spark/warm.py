@@ -1,9 +1,9 @@
 """The Python that Spark starts for its tasks and plans: it imports what they need before PySpark forks each of them.
 
-PySpark's daemons import nothing, so each process that they fork imports pandas, pyarrow, and PySpark from a zip whose
-modules are compiled every time: a second of CPU time for each plan of a read or a write, and for each new worker. (The
-daemons fork before such imports since some start threads: numpy's, which OPENBLAS_NUM_THREADS forbids, and jemalloc's,
-which goes through a fork.)
+PySpark's daemons import nothing. So each process that they fork imports pandas, pyarrow, and PySpark from a zip whose
+modules are compiled every time: that takes a second of CPU time for each plan of a read or a write, and for each new
+worker. (The daemons fork before such imports because some of them start threads: numpy's, which OPENBLAS_NUM_THREADS
+forbids, and jemalloc's, which work across a fork.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MODULES = ("pandas", "pyarrow", "pyarrow.compute", "krappy.spark.source", "krapp
 
 
 def program(folder: Path) -> str:
-    """Makes the program, for PYSPARK_PYTHON."""
+    """Makes the program, for PYSPARK_PYTHON; returns its path."""
     made = folder / "python"
     python, this = shlex.quote(sys.executable), shlex.quote(__file__)
     made.write_text(
