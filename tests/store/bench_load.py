@@ -1,9 +1,9 @@
 """How a large load could reach a view: `python tests/store/bench_load.py` prints JSON, microseconds an entry.
 
-Batches of 500 entries, as the broker applies them, beside sorted files (SstFileWriter) that RocksDB takes in as they
-are. Medians of rounds in turn, of entries with new keys in random and in rising order. `thread`: CPU of the thread
-that writes, which the broker needs for all else; `process`: of everything, until no flush and no compaction is left.
-Not a test: nothing here asserts a time.
+It compares batches of 500 entries, as the broker applies them, with sorted files (SstFileWriter) that RocksDB takes in
+as they are. The figures are medians of rounds in turn, for entries with new keys in random and in rising order.
+`thread`: CPU of the thread that writes, which the broker needs for all else. `process`: CPU of everything, until no
+flush and no compaction is left. Not a test: nothing here asserts a time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def parts(count: int, in_order: bool) -> Parts:
 
 
 class Clock:
-    """CPU of this thread within its blocks."""
+    """CPU time of this thread within its blocks."""
 
     def __init__(self) -> None:
         self.spent = 0.0
@@ -72,7 +72,8 @@ def by_batches(views: Views, of: Parts, clock: Clock, _: Path) -> None:
 
 
 def by_files(views: Views, of: Parts, clock: Clock, folder: Path) -> None:
-    """Entries and the offset that they are applied up to lie in one file, so that it is there as a whole or not."""
+    """The entries, and the offset up to which they are applied, lie in one file: so it is there as a whole or not at
+    all."""
     applied, prefix = 0, view_prefix(NUMBER)
     while some := list(islice(of, FILE // SLICE)):
         applied += len(some) * SLICE

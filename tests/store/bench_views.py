@@ -24,7 +24,7 @@ Figure = dict[str, float]
 
 
 def measured(work: Callable[[], int], rounds: int = 3) -> Figure:
-    """The best of some rounds; `work` says how many records it did."""
+    """The best of `rounds` rounds; `work` returns how many records it has done."""
     best_clock = best_own = float("inf")
     for _ in range(rounds):
         clock, own = time.perf_counter(), time.thread_time()
@@ -38,7 +38,7 @@ class Bench:
     def __init__(self, folder: Path, keys: int, value: int) -> None:
         self.views = Views(folder)
         self.count = keys
-        half = value // 2  # random; the other half compresses
+        half = value // 2  # half of it is random, the other half compresses
         self.values = [random.randbytes(half) + b"x" * (value - half) for _ in range(min(keys, 20_000))]
         self.keys = [b"user-%012d" % (index * 7919 % keys) for index in range(keys)]
         self.stalls = 0

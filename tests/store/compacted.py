@@ -60,7 +60,7 @@ class Table:
         return decide
 
     def clean(self, upto: int | None = None, *, now: int = 0, kept_ms: int = 10**9) -> int:
-        """Compacts and checks what came of it; how many records went."""
+        """Compacts and checks the outcome; returns how many records went."""
         upto = self.log.segments[-1].base_offset if upto is None else upto
         self.log.config = replace(self.log.config, delete_retention_ms=kept_ms)
         result = self.log.clean(self.survives(now), upto, now)

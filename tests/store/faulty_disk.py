@@ -1,8 +1,8 @@
 """A disk in memory that loses power, fills up and fails, in the manner of LevelDB's `fault_injection_test.cc`.
 
-What a program wrote is there for it to read at once. After `crash()` a file has what it had at its last
-`fdatasync`, plus whatever `keep` decides of the writes since, and a folder has the names that it had at its last
-`fsync_dir`, plus whatever `keep` decides of the renames, creations and removals since (POSIX promises no order).
+What a program wrote can be read at once. After `crash()` a file has what it had at its last `fdatasync`, and of the
+writes since then what `keep` decides. A folder has the names that it had at its last `fsync_dir`, and of the renames,
+creations and removals since then what `keep` decides (POSIX promises no order).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Inode:
         self.data = bytearray()
         self.synced = b""
         self.changed_ms = 1
-        self.given_up = False  # by the kernel, since a sync failed: read from the cache, and never written
+        self.given_up = False  # after a failed sync the kernel reads the data from its cache, and never writes it
 
     def written(self) -> list[int]:
         """The pages that differ from what is synced."""
@@ -31,23 +31,23 @@ class Inode:
 
 
 class Keep:
-    """What a crash leaves of what was not synced. This one: nothing."""
+    """What a crash leaves of what was not synced. This class: nothing."""
 
     def name(self) -> bool:
         """Whether a folder operation since the last sync of the folder survives."""
         return False
 
     def size(self, synced: int, written: int) -> int:
-        """The length of a file of which more, or less, had been written than synced."""
+        """The length of a file after a crash, if `written` bytes, more or fewer, had been written than were synced."""
         return synced
 
     def page(self) -> bool:
-        """Whether a page that was written and not synced survives; else it is as it was, or zeros."""
+        """Whether a page that was written and not synced survives. Else it is as it was before, or has zeros."""
         return False
 
 
 class Everything(Keep):
-    """A killed process, not a lost power: the kernel still has it all."""
+    """The process was killed, and the power was not lost: the kernel still has everything."""
 
     def name(self) -> bool:
         return True
@@ -114,7 +114,7 @@ class FaultyFile(File):
 
     def forget_cached(self) -> None:
         inode = self.inode
-        if inode.given_up:  # its length is known still
+        if inode.given_up:  # the length is known still
             size = len(inode.data)
             inode.data, inode.given_up = bytearray(inode.synced[:size].ljust(size, b"\0")), False
         else:
@@ -126,7 +126,7 @@ class FaultyFile(File):
 
 
 class PowerLoss(BaseException):
-    """The machine is off: whoever meets this is not there any more. No handler for errors may catch it."""
+    """The machine is off: whoever gets this error does not exist any more. No handler for errors may catch it."""
 
 
 class FaultyDisk(Disk):
@@ -136,12 +136,12 @@ class FaultyDisk(Disk):
         self.journal: list[Callable[[dict[Path, Inode]], object]] = []
         self.room: int | None = None  # bytes until the disk is full
         self.sync_fails = False
-        self.refuses: Callable[[str], bool] = lambda name: False  # an operation that raises EIO
+        self.refuses: Callable[[str], bool] = lambda name: False  # whether an operation raises EIO
         self.cached: Callable[[int], int] = lambda size: size  # how many bytes of a read the page cache has
         self.operations = 0
-        self.dies_at: int | None = None  # the operation that the power does not last for
+        self.dies_at: int | None = None  # the number of the operation at which the power goes
         self.log: list[str] = []
-        self.clock_ms = 1  # of this moment: files note when they were changed
+        self.clock_ms = 1  # the current time: files note when they were changed
         self.off = False
         self.boots = 0
 
@@ -152,7 +152,7 @@ class FaultyDisk(Disk):
             raise PowerLoss
 
     def operation(self, name: str) -> None:
-        """Everything that changes the disk comes through here first."""
+        """Every operation that changes the disk comes through here first."""
         self.alive()
         self.log.append(name)
         if self.dies_at is not None and self.operations >= self.dies_at:
@@ -163,7 +163,8 @@ class FaultyDisk(Disk):
             raise OSError(errno.EIO, "Input/output error", name)
 
     def crash(self, keep: Keep | None = None) -> None:
-        """Power off, power on. With `Everything` a kill: a loss of power after it may take what was not synced."""
+        """Turns the power off and on. With `Everything` it is a kill: a loss of power after it may take what was not
+        synced."""
         keep = keep or Keep()
         if type(keep) is Everything:
             self.off, self.dies_at, self.operations, self.log = False, None, 0, []
@@ -180,7 +181,7 @@ class FaultyDisk(Disk):
         self.off, self.dies_at, self.operations, self.log = False, None, 0, []
 
     def copy(self) -> FaultyDisk:
-        """Another disk with the same files, all of it synced."""
+        """Another disk with the same files, all of them synced."""
         other = FaultyDisk()
         other.boots = self.boots
         for path, inode in self.names_now.items():
@@ -188,7 +189,7 @@ class FaultyDisk(Disk):
         return other
 
     def put(self, path: Path, data: Buffer) -> None:
-        """A file as somebody else left it, synced."""
+        """Puts a file as somebody else left it, synced."""
         inode = Inode()
         inode.data, inode.synced = bytearray(data), bytes(data)
         self.names_now[path] = self.names_synced[path] = inode
@@ -262,7 +263,7 @@ def _lose(inode: Inode, keep: Keep) -> None:
     pages = inode.written()
     size = keep.size(len(inode.synced), len(inode.data)) if len(inode.data) != len(inode.synced) else len(inode.data)
     left = bytearray(inode.synced[:size])
-    left += bytes(size - len(left))  # a length that was written before the pages: they read as zeros
+    left += bytes(size - len(left))  # the length was written before the pages, which read as zeros
     for at in pages:
         if at < size and keep.page():
             some = inode.data[at : min(at + PAGE, size)]

@@ -1,5 +1,6 @@
-"""A meta database whose disk fails once, at a write or a sync of your choice, and stays failed until it is opened anew,
-as RocksDB does. A sync that fails loses what it was to keep: the kernel drops the pages that it could not write."""
+"""A meta database whose disk fails once, at a chosen write or sync, and stays failed until the database is opened anew,
+as with RocksDB. A sync that fails loses what it should have kept: the kernel drops the pages that it could not write.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +14,14 @@ from krappy.store.meta import Meta
 
 
 class Faults:
-    """Shared by all openings of a database: when to fail, and what happened."""
+    """When to fail, and what happened; all openings of a database share it."""
 
     def __init__(self, at: int = -1) -> None:
         self.at = at  # the number of the operation that fails, from 0 on; -1: none
         self.count = 0
         self.happened = ""  # "write" or "sync"
-        self.broken = False  # until it is opened anew
-        self.on_failure: Callable[[], None] = lambda: None  # called right then
+        self.broken = False  # until the database is opened anew
+        self.on_failure: Callable[[], None] = lambda: None  # called at the failure
         self.durable: tuple[str, int] = ("", 0)  # the write-ahead log, and how much of it was synced
 
     def meet(self, kind: str) -> None:
@@ -33,7 +34,7 @@ class Faults:
             raise Exception("IO error: No space left on device: injected")
 
     def lose(self, folder: Path) -> None:
-        """What was not synced, in a folder that nobody has open."""
+        """Loses what was not synced, in a folder that nobody has open."""
         wal = newest_log(folder)
         if wal is not None:
             kept = self.durable[1] if wal.name == self.durable[0] else 0

@@ -1,4 +1,5 @@
-"""Which files of a folder this process has open: other tests' files and connections may end meanwhile."""
+"""Which files of a folder this process has open. Files and connections of other tests may be closed meanwhile, so these
+don't count."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def made(
     sequence: int = -1,
     codec: int = 0,
 ) -> tuple[BatchHeader, bytes]:
-    """One batch, as `Log.append` takes it."""
+    """One batch in the form that `Log.append` takes."""
     data = batch.encode(
         [key] * len(values),
         list(values),
@@ -86,7 +86,7 @@ def offsets(found: Sequence[Row]) -> list[int]:
 
 
 def forget_checkpoint(folder: Path) -> None:
-    """Both files of it."""
+    """Deletes both files of the checkpoint."""
     for name in (CHECKPOINT, CHECKPOINT_COPY):
         (folder / name).unlink()
 

@@ -1,8 +1,8 @@
-"""What a consumer of Kafka's with isolation.level=read_committed makes of a log, by the rules of its own code.
+"""What one of Kafka's consumers with isolation.level=read_committed makes of a log, by the rules of its own code.
 
-`CompletedFetch.nextFetchedRecord` of the Java client, which librdkafka follows: of each answer it takes the aborted
-transactions that it was told, a producer is skipped from where one of them begins, and read again behind the next abort
-marker of this producer. It never looks at what it was not told.
+That is `CompletedFetch.nextFetchedRecord` of the Java client, which librdkafka follows. It takes the aborted
+transactions that each answer tells. It skips a producer from where one of them begins, and reads it again behind the
+next abort marker of this producer. It never looks at what it was not told.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.store.logs import Row
 
 
 def read_committed(log: Log, told: Stability, start: int | None = None, *, max_bytes: int = 700) -> list[Row]:
-    """Everything from `start` on that such a consumer gives out, by fetches of `max_bytes`."""
+    """Everything from `start` on that such a consumer returns, by fetches of `max_bytes`."""
     at = first = log.start_offset if start is None else start
     found: list[Row] = []
     while True:

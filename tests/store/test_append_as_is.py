@@ -1,4 +1,5 @@
-"""A log that takes batches as another broker has them: their bytes, holes, epochs, producers; what it refuses."""
+"""A log that takes batches as another broker has them, with their bytes, holes, epochs and producers; and what it
+refuses."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def placed(offset: int, *values: bytes | None, epoch: int = 0, data: bytes = b""
 
 
 def whole(log: Log) -> bytes:
-    """Every byte up to its end, as a follower reads them: no limit, and nothing of it need be synced."""
+    """Every byte up to the log's end, as a follower reads: without a limit, and whether synced or not."""
     found, at = [], log.start_offset
     while (span := log.read_span(at, 300)).data:
         found.append(bytes(span.data))
@@ -81,7 +82,7 @@ def test_the_bytes_of_another_log_are_taken_as_they_are(tmp_path: Path) -> None:
 
 
 def test_what_is_not_synced_can_be_read_up_to_the_end() -> None:
-    """Followers read what is not committed yet."""
+    """Followers read events that are not committed yet."""
     log = opened(FOLDER, disk=FaultyDisk())
     log.append_as_is([placed(7, b"a"), placed(9, b"b", b"c")], 1)
     assert log.synced_offset == 0
@@ -193,7 +194,7 @@ def test_a_log_written_by_both_is_dense_again_where_it_led() -> None:
         assert whole(log) == expected
     log.truncate(log.end_offset - 1)
     log.roll()
-    assert log._active.dense  # nothing that is written from here on was announced to have holes
+    assert log._active.dense  # nothing that is written from here on was announced as having holes
     assert not next(iter(log._segments)).dense
 
 
@@ -233,7 +234,7 @@ def damaged(seed: int) -> tuple[FaultyDisk, list[Batch], Batch]:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_damage_between_holes_takes_nothing_else(seed: int) -> None:
-    """No power was lost: what is whole behind it stays, with holes or without."""
+    """No power was lost: what is whole behind the damage stays, with holes or without."""
     disk, some, hit = damaged(seed)
     disk.crash(Everything())
     log = opened(FOLDER, disk=disk)
@@ -254,7 +255,7 @@ def test_offsets_behind_damage_between_holes_are_not_given_again(seed: int) -> N
 @pytest.mark.parametrize("keep", KEEPS)
 def test_a_loss_at_any_step_leaves_the_batches_up_to_one_of_them(keep: Keep) -> None:
     first, then = holed(random.Random(1), 6), holed(random.Random(2), 20, start=500 + HOLES_AHEAD * 2)
-    then = [placed(header.base_offset, epoch=9, data=data) for header, data in then]  # in several segments
+    then = [placed(header.base_offset, epoch=9, data=data) for header, data in then]  # they are in several segments
     for step in range(100):
         disk = FaultyDisk()
         log = opened(FOLDER, disk=disk)
@@ -296,7 +297,7 @@ def test_a_log_with_holes_is_compacted_and_read_through() -> None:
 
 
 def test_the_density_rule_is_kept_for_a_leader() -> None:
-    """A log that only led has no holes to expect: a wrong base offset is damage as ever."""
+    """A log that has only led expects no holes: a wrong base offset is damage, as always."""
     disk = FaultyDisk()
     log = filled(FOLDER, 40, disk=disk)
     log.append_as_is([placed(120, b"follows right on", epoch=3)], 1)

@@ -1,4 +1,4 @@
-"""The checkpoint file: whole or none."""
+"""The checkpoint file: it is read whole or not at all."""
 
 from __future__ import annotations
 

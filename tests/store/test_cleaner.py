@@ -1,4 +1,4 @@
-"""Compaction against a dict; its swap against a crash at each of its steps."""
+"""Compaction, compared with a dict; and its swap with a crash at each of its steps."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_tombstones_stay_for_their_time(tmp_path: Path) -> None:
     table.put((b"a", None), at=2000)
     table.log.roll()
     assert table.clean(now=2100, kept_ms=500) == 1
-    assert table.clean(now=2599, kept_ms=0) == 0  # what the first cleaning promised holds
+    assert table.clean(now=2599, kept_ms=0) == 0  # what the first cleaning promised still holds
     table.reopen()
     assert offsets(table.rows) == [1, 2]
     assert table.clean(now=2600, kept_ms=500) == 1
@@ -110,7 +110,8 @@ def test_tombstones_stay_for_their_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [0, 1, 2**62, -1, -(2**63)])
 def test_the_timestamp_of_a_tombstone_does_not_matter(tmp_path: Path, at: int) -> None:
-    """A reader has its time to learn of a deletion, from when the deleted began to go, whatever a producer says."""
+    """A reader has time to learn of a deletion from when the deleted events began to go, whatever timestamp a producer
+    gave."""
     table = Table(tmp_path)
     table.put((b"a", b"1"), at=at)
     table.put((b"b", b"2"), (b"a", None), at=at)
@@ -118,7 +119,7 @@ def test_the_timestamp_of_a_tombstone_does_not_matter(tmp_path: Path, at: int) -
     assert table.clean(now=5000, kept_ms=500) == 1
     assert table.clean(now=5499, kept_ms=500) == 0
     assert offsets(table.rows) == [1, 2]
-    absurd = at < 500 - 2**63  # no horizon can be set, and it is kept
+    absurd = at < 500 - 2**63  # no horizon can be set then, and the tombstone is kept
     assert offsets(rows(table.log)) == [1, 2]
     if not absurd:
         assert table.clean(now=5500, kept_ms=500) == 1
@@ -158,7 +159,7 @@ def test_a_whole_log_of_overtaken_events(tmp_path: Path) -> None:
     assert table.log.end_offset == 100
     assert table.log.segments[0].base_offset == 0
     batches = list(batch.split(table.log.read(0, 10_000)))
-    assert batches[0][0].count == 0  # the header that says that offsets were here
+    assert batches[0][0].count == 0  # the header shows that there were offsets
     table.reopen()
 
 
@@ -187,7 +188,7 @@ def test_a_producers_last_batch_keeps_its_header(tmp_path: Path) -> None:
 
 
 def test_a_clean_ends_where_it_meets_damage(tmp_path: Path) -> None:
-    """Behind it might stand tombstones of what is in it."""
+    """Behind the damage there may be tombstones of what is in it."""
     table = Table(tmp_path)
     table.fill(100, 2)
     table.log.close()
@@ -223,7 +224,8 @@ def test_a_verdict_too_few_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("open_files", [1, 500])
 def test_readers_and_writers_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_files: int) -> None:
-    """Readers that stand anywhere in the log while it is compacted over and over see ascending offsets, right rows."""
+    """Readers stand anywhere in the log while it is compacted over and over: they see ascending offsets and the right
+    rows."""
     monkeypatch.setattr("krappy.store.segment.POOL", Pool(max_files=open_files))
     table = Table(tmp_path)
     table.fill(400, 20)
@@ -291,7 +293,7 @@ def test_retention_may_overtake_a_clean(tmp_path: Path) -> None:
 
 
 def built(disk: FaultyDisk) -> Table:
-    """Segments small enough that neighbours are merged: a second clean after a first."""
+    """A table whose segments are so small that neighbours are merged: a second cleaning after a first."""
     table = Table(FOLDER, disk)
     table.fill(60, 4)
     table.clean()
@@ -301,7 +303,7 @@ def built(disk: FaultyDisk) -> Table:
 
 
 class Some(Keep):
-    """Keeps what a coin says."""
+    """Keeps what chance decides."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -318,7 +320,8 @@ class Some(Keep):
 
 @pytest.mark.parametrize("keep", some([Keep(), Everything(), Some(1), Some(2), Some(3)], 2))
 def test_power_goes_at_every_step_of_a_clean(keep: Keep) -> None:
-    """Whenever it goes: no event that counts is lost, none comes back to life, and the next clean does the rest."""
+    """Whenever the power goes: no event that counts is lost, none comes back to life, and the next cleaning does the
+    rest."""
     disk = FaultyDisk()
     table = built(disk)
     disk.operations, disk.log = 0, []
@@ -350,7 +353,7 @@ def test_power_goes_at_every_step_of_a_clean(keep: Keep) -> None:
 
 
 def test_a_disk_that_fails_at_every_step_of_a_clean() -> None:
-    """The log stays readable as it was or as it shall be; the next start finishes what was decided."""
+    """The log stays readable as it was, or as it is to be; the next start finishes what was decided."""
     disk = FaultyDisk()
     table = built(disk)
     disk.log = []
@@ -417,7 +420,7 @@ def test_any_history_is_as_the_dict_has_it(steps: list[tuple[str, int, bytes | N
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_an_index_whose_sync_failed_is_made_anew(suffix: str) -> None:
-    """The kernel gives up what it could not write: the file may have zeros, or what was there before."""
+    """The kernel gives up what it could not write: the file may have zeros, or what it had before."""
     disk = FaultyDisk()
     table = Table(disk=disk)
     table.fill(40, 3)

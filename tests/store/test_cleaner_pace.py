@@ -1,4 +1,4 @@
-"""How much compaction reads and writes at a time, and that it may be ended between."""
+"""How much compaction reads and writes at a time; and it may be ended in between."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Ended(Exception):
 
 
 class Counting(CleaningPace):
-    """Counts the work, and ends it after so many bytes."""
+    """Counts the bytes of the work, and ends it after `most` bytes."""
 
     def __init__(self, most: int = 10**12) -> None:
         self.pieces: list[int] = []
@@ -40,14 +40,14 @@ class Counting(CleaningPace):
 def test_all_that_is_read_and_written_is_told(tmp_path: Path) -> None:
     config = replace(CONFIG, segment_bytes=8 << 20)
     table = Table(tmp_path, config=config)
-    for number in range(300):  # 6 MB that stay, then an event that is overtaken: the whole beginning is copied
+    for number in range(300):  # 6 MB that stay, then an event that is overtaken: all that is before it is copied
         table.put((b"k%d" % number, b"x" * 20_000))
     table.put((b"twice", b"1"))
     table.put((b"twice", b"2"))
     table.log.roll()
     before, pace = table.log.size, Counting()
     assert table.log.clean(table.survives(), table.log.end_offset, 0, pace).records_removed == 1
-    copied = 2 * (4 << 20)  # what had been looked at when the change was met was copied in the file, not written again
+    copied = 2 * (4 << 20)  # what was looked at before the change is copied within the file, not written again
     assert sum(pace.pieces) >= before + table.log.size
     assert sum(pace.pieces) <= before + table.log.size + copied
     assert max(pace.pieces) <= 5 << 20

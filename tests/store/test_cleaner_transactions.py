@@ -1,4 +1,4 @@
-"""Cleanings beside consumers that read committed events only: at every step, and after a stop between any two."""
+"""Cleanings beside consumers that read committed events only: at every step, and after a stop between any two steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ACCOUNTS = {b"account-%d" % number for number in range(5)}
 
 
 class Readers(CleaningPace):
-    """What readers beside a cleaning are told, as the broker keeps it: apart from what the log itself knows."""
+    """What readers beside a cleaning are told. The broker keeps it apart from what the log itself knows."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -42,7 +42,7 @@ class Readers(CleaningPace):
 
 
 def check(log: Log, told: Stability) -> None:
-    """Whatever the size of an answer, nothing committed is missing and nothing aborted comes."""
+    """Asserts that nothing committed is missing and nothing aborted comes, whatever the size of an answer."""
     for size in (1, 400, 1 << 20):
         found = [row.key for row in read_committed(log, told, max_bytes=size)]
         assert [key for key in found if key in ACCOUNTS] == sorted(ACCOUNTS)
@@ -76,8 +76,8 @@ def clean(log: Log, pace: CleaningPace | None = None) -> None:
 
 
 def due(disk: FaultyDisk) -> Log:
-    """A log whose next cleaning takes the marker of an aborted transaction, of which nothing is left, in its second
-    segment; the transactions before and behind it, of the same producer, are committed."""
+    """A log whose next cleaning takes, in its second segment, the marker of an aborted transaction that has no events
+    left. The transactions of the same producer before and behind it are committed."""
     log = Log.open(FOLDER, SETTINGS, disk=disk)
     append(log, b"aborted", producer=7, sequence=0)
     for number in range(3):
@@ -88,7 +88,7 @@ def due(disk: FaultyDisk) -> Log:
     for number in range(8):
         append(log, *[b"other-%d-%d" % (number, each) for each in range(4)])
     log.roll()
-    for _ in range(2):  # one takes the events, one gives the marker its horizon
+    for _ in range(2):  # one cleaning takes the events, one gives the marker its horizon
         clean(log)
     log.checkpoint()
     assert len(log.producers.stability) == 1
@@ -182,7 +182,8 @@ def test_a_disk_that_fails_between_any_two_steps_of_a_cleaning() -> None:
 
 
 def test_what_an_older_version_forgot_to_forget_is_made_good() -> None:
-    """It swapped the marker out first; a kill then left a log that says of an aborted transaction without an end."""
+    """The older version swapped the marker out first. A kill then left a log that knows of an aborted transaction
+    without an end."""
     disk = FaultyDisk()
     log = due(disk)
     known = log.producers.stability.copy()
@@ -199,8 +200,8 @@ def test_what_an_older_version_forgot_to_forget_is_made_good() -> None:
 
 @pytest.mark.parametrize("gone", [1, 2])
 def test_retention_overtakes_a_cleaning_of_several_segments(gone: int) -> None:
-    """One cleaning makes one segment of four, and the first ones go meanwhile, before all of them were read or after:
-    what is left has an aborted event still, which nobody may forget."""
+    """One cleaning makes one segment of four. Meanwhile the first ones go, before all of them were read or after. What
+    is left still has an aborted event, so the transaction must not be forgotten."""
     log = Log.open(FOLDER, replace(SETTINGS, delete=True, segment_bytes=100_000), disk=FaultyDisk())
     for number in range(3):
         append(log, b"first-%d" % number)

@@ -1,5 +1,5 @@
 """A damaged block of a table file: RocksDB ends an iteration there as it does at the end of the data. Nobody may take
-it for that: topics and groups would be gone without a word."""
+it for the end: topics and groups would be gone without a word."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS = {b"%05d" % number: b"%0100d" % number for number in range(2_000)}
 
 
 def flip(folder: Path) -> None:
-    """A bit in the middle of the keys of each table file."""
+    """Flips a bit in the middle of the keys of each table file."""
     for file in folder.glob("*.sst"):
         content = bytearray(file.read_bytes())
         content[len(content) // 3] ^= 4
@@ -29,7 +29,7 @@ def test_a_catalog_does_not_end_there(tmp_path: Path) -> None:
     meta = Meta(tmp_path / "meta")
     meta.write(ROWS)
     meta.close()
-    Meta(tmp_path / "meta").close()  # what was in the write-ahead log is in a table from here on
+    Meta(tmp_path / "meta").close()  # this puts the content of the write-ahead log into a table
     flip(tmp_path / "meta")
     meta = Meta(tmp_path / "meta")
     seen = []
@@ -53,7 +53,7 @@ def test_views_do_not_end_there(tmp_path: Path, read: Callable[[Views], object])
     views.close()
     (file,) = (tmp_path / "views").glob("*.sst")
     content = bytearray(file.read_bytes())
-    for at in range(100, len(content) * 2 // 3, 1000):  # of every block
+    for at in range(100, len(content) * 2 // 3, 1000):  # a bit of every block
         content[at] ^= 4
     file.write_bytes(content)
     views = Views(tmp_path / "views")

@@ -1,4 +1,4 @@
-"""A log that is deleted beside its own cleaning, or its own readers, and a new one that has its folder by then."""
+"""A log is deleted while its own cleaning or its own readers work, and a new log has its folder by then."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.store.logs import FOLDER, filled, made, rows
 
 
 def remade(log: Log, disk: FaultyDisk) -> Log:
-    """A topic is deleted and made anew."""
+    """Deletes the log, and makes a new one in its folder, as when a topic is deleted and made anew."""
     log.destroy()
     return filled(FOLDER, 20, config=CONFIG, disk=disk)
 
 
 class Deleting(CleaningPace):
-    """The log is deleted, and another made, at the pause `at` of a cleaning."""
+    """At the pause `at` of a cleaning, deletes the log and makes another one."""
 
     def __init__(self, log: Log, disk: FaultyDisk, at: int) -> None:
         self.log, self.disk, self.at = log, disk, at
@@ -68,7 +68,7 @@ def test_a_cleaning_reads_nothing_of_the_next_log() -> None:
 def test_a_reader_gets_nothing_of_the_next_log() -> None:
     disk = FaultyDisk()
     log = filled(FOLDER, 20, disk=disk)
-    segments = log._segments  # a reader has them when the log goes
+    segments = log._segments  # a reader has these when the log is deleted
     log.destroy()
     new = Log.open(FOLDER, CONFIG, disk=disk)
     for _ in range(20):

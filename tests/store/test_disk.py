@@ -1,4 +1,4 @@
-"""The real disk's own promises."""
+"""What the real disk promises."""
 
 from __future__ import annotations
 

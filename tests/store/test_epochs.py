@@ -1,4 +1,5 @@
-"""Leader epochs of a log against a list of all its batches, over closes, kills, lost checkpoints and retention."""
+"""Leader epochs of a log, compared with a list of all its batches, over closes, kills, lost checkpoints and
+retention."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ from tests.store.logs import log_files, made, opened, rows
 
 
 def test_what_kafka_answers() -> None:
-    """KIP-320 and Kafka's LeaderEpochFileCache."""
+    """As KIP-320 and Kafka's LeaderEpochFileCache say."""
     epochs = Epochs([(2, 5), (4, 9)])
     assert epochs.end_of(1, 20) == (1, 5)
     assert epochs.end_of(2, 20) == epochs.end_of(3, 20) == (2, 9)
     assert epochs.end_of(4, 20) == (4, 20)
     assert epochs.end_of(5, 20) is None
-    assert epochs.end_of(3, 7) == (2, 7)  # no more than is decided
+    assert epochs.end_of(3, 7) == (2, 7)  # no more than has been decided
     assert [epochs.at(offset) for offset in (4, 5, 8, 9, 99)] == [-1, 2, 2, 4, 4]
     assert Epochs().end_of(0, 3) is None
     assert Epochs().at(3) == -1
@@ -35,11 +36,11 @@ def test_where_a_follower_parts() -> None:
     epochs = Epochs([(2, 5), (4, 9), (6, 15)])
     for epoch, offset in ((2, 6), (2, 9), (4, 10), (6, 16), (6, 20)):
         assert epochs.diverging(epoch, offset, 20) is None, (epoch, offset)
-    assert epochs.diverging(6, 5, 20) is None  # it has nothing of what is known
+    assert epochs.diverging(6, 5, 20) is None  # it has no events of an epoch that is known here
     assert epochs.diverging(3, 8, 20) == epochs.diverging(5, 8, 20) == (2, 9)
     assert epochs.diverging(2, 10, 20) == (2, 9)
     assert epochs.diverging(6, 21, 20) == epochs.diverging(7, 16, 20) == (6, 20)
-    # One of the two logs has damage: this one begins those epochs later.
+    # One of the two logs has damage, so this one begins those epochs later.
     assert epochs.diverging(6, 12, 20) == epochs.diverging(6, 15, 20) == (4, 15)
     assert epochs.diverging(4, 8, 20) == epochs.diverging(6, 8, 20) == (2, 9)
 
@@ -49,13 +50,13 @@ def test_an_epoch_without_events_is_followed_by_the_next() -> None:
     for epoch in range(1, 100):
         epochs.lead(epoch, 7)
     assert epochs.kept(0, 100) == ((0, 0), (99, 7))
-    assert epochs.kept(0, 7) == ((0, 0),)  # what nothing was written in is not kept
+    assert epochs.kept(0, 7) == ((0, 0),)  # epochs without events are not kept
     epochs.note(3, 8)
     assert epochs.at(8) == 99
 
 
 class Cut(Epochs):
-    """Another thread cuts the log after each look at the pairs."""
+    """Epochs of a log that another thread cuts after each look at the pairs."""
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
@@ -77,7 +78,7 @@ def test_they_are_read_while_the_log_is_cut() -> None:
 
 def test_a_cut_forgets_the_epochs_behind_it() -> None:
     epochs = Epochs([(0, 0), (1, 10), (3, 20)])
-    epochs.note(-1, 25)  # says nothing
+    epochs.note(-1, 25)  # -1 says nothing
     epochs.cut(20)
     assert epochs.kept(0, 99) == ((0, 0), (1, 10))
     epochs.note(2, 20)
@@ -100,7 +101,7 @@ class Model:
         self.folder = folder
         self.random = Random(seed)
         self.epoch = 0
-        self.events: list[int] = []  # the epoch of each, from offset 0 on
+        self.events: list[int] = []  # the epoch of each event, from offset 0 on
         self.log = opened(folder)
         self.log.epochs.lead(0, 0)
 
@@ -110,7 +111,7 @@ class Model:
         self.events += [self.epoch] * sum(header.last_offset_delta + 1 for header, _ in batches)
 
     def start(self, *, clean: bool, lost: bool) -> None:
-        """The broker is closed or killed, and leads in its next epoch."""
+        """The broker is closed or killed, and then leads in its next epoch."""
         if clean:
             self.log.close()
         if lost:
@@ -152,7 +153,7 @@ def test_over_starts(tmp_path: Path, seed: int) -> None:
                 model.start(clean=True, lost=False)
             case "kill":
                 model.start(clean=False, lost=False)
-            case "lose" if model.log.start_offset == 0:  # else it starts with its first file again
+            case "lose" if model.log.start_offset == 0:  # else it would start with its first file again
                 model.start(clean=False, lost=True)
         model.check()
     model.log.close()
@@ -188,7 +189,7 @@ def test_which_epochs_can_be() -> None:
     epochs = Epochs([(2, 5), (4, 9)])
     assert [epochs.misfit(epoch) == "" for epoch in (-1, 4, 5, 4 + FAR)] == [True] * 4
     assert [epochs.misfit(epoch) == "" for epoch in (-2, 0, 3, 5 + FAR, LAST)] == [False] * 5
-    assert Epochs().misfit(LAST) == ""  # nothing is known
+    assert Epochs().misfit(LAST) == ""  # no epoch is known
     assert [epochs.mismatch(epoch, 8) == "" for epoch in (-1, 2, 0, 3, 4)] == [True, True, False, False, False]
     assert epochs.mismatch(7, 3) == ""
     assert is_far(LAST + 1, LAST)
@@ -246,5 +247,5 @@ def test_a_leader_finds_its_damaged_epoch(tmp_path: Path, epoch: int) -> None:
         f"{log_files(tmp_path)[0]} at position 0: its leader epoch is {epoch}, and it was written in 1"
     ]
     log.damage = ""
-    log.verify_epoch(log.read(0, 1), log.cuts - 1)  # it was cut since, so the batch may be another one now
+    log.verify_epoch(log.read(0, 1), log.cuts - 1)  # the log was cut since, so the batch may be another one now
     assert not log.damage

@@ -1,4 +1,4 @@
-"""A disk that fills up or fails: nothing half-done, nothing promised that is not so."""
+"""A disk that fills up or fails: nothing is done by half, and nothing is promised that is not true."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.store.logs import FOLDER, SMALL, filled, log_files, made, offsets, op
 
 
 def test_a_disk_that_is_full_at_every_byte_of_an_append() -> None:
-    """All or nothing, and the log goes on as if the append had never been tried."""
-    several = [made(b"%d" % number, b"x" * 40) for number in range(6)]  # over several segments
+    """It is all or nothing, and the log goes on as if the append had never been tried."""
+    several = [made(b"%d" % number, b"x" * 40) for number in range(6)]  # they go over several segments
     size = sum(len(data) for _, data in several)
     for room in range(size):
         disk = FaultyDisk()
@@ -49,7 +49,7 @@ def test_a_disk_that_is_full_at_every_byte_of_an_append() -> None:
 
 
 class NoRemovals(Everything):
-    """Power goes; the folder's first change since its last sync is on disk, the others are not."""
+    """The power goes. Of the folder's changes since its last sync the first is on disk, and the others are not."""
 
     def __init__(self) -> None:
         self._first = True
@@ -88,7 +88,7 @@ def test_no_room_for_the_next_segment() -> None:
 
 
 def test_no_room_for_an_index_is_no_failure() -> None:
-    """It is derived: the append that closes a segment succeeds without it."""
+    """An index is derived from its segment: the append that closes a segment succeeds without it."""
     disk = FaultyDisk()
     log = filled(FOLDER, 5, disk=disk)
     disk.refuses = lambda name: "index" in name
@@ -170,7 +170,7 @@ def test_the_start_does_not_move_when_it_cannot_be_noted() -> None:
 
 @contextmanager
 def file_size_limit(size: int) -> Iterator[None]:
-    """RLIMIT_FSIZE: writes behind `size` fail with EFBIG, on the real disk."""
+    """RLIMIT_FSIZE: writes beyond `size` bytes fail with EFBIG, on the real disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -203,7 +203,7 @@ def test_a_real_disk_that_takes_no_more(tmp_path: Path) -> None:
 
 
 def test_what_a_failed_sync_left_in_the_page_cache_is_not_taken_for_stored() -> None:
-    """The kernel still shows it to the next process, and a sync succeeds, but it is on no disk."""
+    """The kernel still shows it to the next process, and a sync succeeds, but no disk has it."""
     disk = FaultyDisk()
     log = filled(FOLDER, 5, disk=disk)
     log.sync()
@@ -224,7 +224,7 @@ def test_what_a_failed_sync_left_in_the_page_cache_is_not_taken_for_stored() -> 
 
 
 def failed_sync(disk: FaultyDisk, log: Log, at: int) -> None:
-    """Six appends and a sync, of which number `at` and those after it meet a disk whose syncs fail."""
+    """Six appends and a sync. The operation with the number `at`, and those after it, meet a disk whose syncs fail."""
 
     def work() -> None:
         for number in range(7):
@@ -242,7 +242,7 @@ def failed_sync(disk: FaultyDisk, log: Log, at: int) -> None:
 
 @pytest.mark.parametrize("at", range(7))
 def test_what_a_failed_sync_of_a_new_log_lost_is_no_damage(at: int) -> None:
-    """Nobody was told that it is stored."""
+    """Nobody was told that these events are stored."""
     disk = FaultyDisk()
     failed_sync(disk, Log.open(FOLDER, SMALL, disk=disk, new=True), at)
     log = opened(FOLDER, disk=disk)
@@ -257,7 +257,7 @@ def test_what_a_failed_sync_of_a_new_log_lost_is_no_damage(at: int) -> None:
 
 @pytest.mark.parametrize("rolls", ["by size", "by age", "in one append", "when told to"])
 def test_a_log_has_a_checkpoint_before_its_second_segment(rolls: str) -> None:
-    """Recovery would take the first one for whole."""
+    """Else recovery would take the first segment for whole."""
     disk = FaultyDisk()
     log = Log.open(FOLDER, SMALL, disk=disk, new=True)
     batch = made(b"x" * 300)
@@ -278,7 +278,7 @@ def test_a_log_has_a_checkpoint_before_its_second_segment(rolls: str) -> None:
 
 
 def test_closed_segments_of_a_log_without_a_checkpoint_are_read_from_the_disk() -> None:
-    """They may be in the page cache alone."""
+    """They may be only in the page cache."""
     disk = FaultyDisk()
     log = Log.open(FOLDER, SMALL, disk=disk, new=True)
     log._first = False  # earlier versions wrote no checkpoint before the second segment
@@ -313,7 +313,7 @@ def test_a_segment_whose_file_is_gone_is_damage(deleted: bool) -> None:
 
 @pytest.mark.parametrize("cut", [False, True])
 def test_a_segment_that_goes_while_it_is_opened_is_no_damage(cut: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By retention, or because the log is cut."""
+    """Retention removes it, or the log is cut."""
     disk = FaultyDisk()
     log = filled(FOLDER, 48, disk=disk)
     bases, open_file, opened_files = [segment.base_offset for segment in log.segments], disk.open, []
@@ -334,7 +334,7 @@ def test_a_segment_that_goes_while_it_is_opened_is_no_damage(cut: bool, monkeypa
 
 
 def test_segments_are_not_damaged_while_the_folder_of_all_logs_is_away(tmp_path: Path) -> None:
-    """It was unmounted, say, and may come back as it was."""
+    """The folder was unmounted, say, and may come back as it was."""
     topics, away = tmp_path / "topics", tmp_path / "away"
     log = filled(topics / "t-0", 12)
     topics.rename(away)
@@ -355,7 +355,7 @@ def test_a_sync_that_finds_the_folder_away_has_lost_nothing(tmp_path: Path, new:
     log.sync()
     if not new:
         log.append([made(b"k", b"v")], 0, 1)
-        log._unsynced._files = dict.fromkeys(log._unsynced._files)  # as when there are many: not held open
+        log._unsynced._files = dict.fromkeys(log._unsynced._files)  # as when there are many: they are not held open
     else:
         while not log._unsynced.names:
             log.append([made(b"k", b"v" * 40)], 0, 1)
@@ -371,13 +371,14 @@ def test_a_sync_that_finds_the_folder_away_has_lost_nothing(tmp_path: Path, new:
 
 
 def test_a_folder_that_comes_back_in_the_middle_of_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that was not found while it was away is no removed one: nothing counts as synced that was not."""
+    """A file that was not found while the folder was away was not removed: nothing counts as synced that was not
+    synced."""
     folder, away = tmp_path / "t-0", tmp_path / "away"
     log = filled(folder, 1, config=SMALL)
     log.sync()
     log.append([made(b"k", b"v")], 0, 1)
     waiting = {*log._unsynced._files}
-    log._unsynced._files = dict.fromkeys(waiting)  # as when there are many: not held open
+    log._unsynced._files = dict.fromkeys(waiting)  # as when there are many: they are not held open
     synced: list[Path] = []
     fsync_dir, fdatasync = Disk.fsync_dir, File.fdatasync
 

@@ -1,8 +1,8 @@
-"""Random histories of a log that leads at times and follows at others, against a plain list of its batches.
+"""Random histories of a log that leads at times and follows at others, compared with a plain list of its batches.
 
-It appends its own batches and takes some as they are, with holes and epochs; it is cut, retained, compacted, closed and
-killed. What it then holds, where each epoch begins, what it knows of producers and transactions, and what a consumer of
-committed events gets, is what the list says.
+The log appends its own batches, and takes others as they are, with holes and epochs. It is cut, retained, compacted,
+closed and killed. The list says what it must then hold: its batches, where each epoch begins, what it knows of
+producers and transactions, and what a consumer of committed events gets.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ DAY_MS = 86_400_000
 class Kept(NamedTuple):
     header: BatchHeader
     data: bytes
-    values: dict[int, bytes]  # of each offset; none of a marker
+    values: dict[int, bytes]  # by offset; a marker has none
 
 
 class Model:
     def __init__(self) -> None:
         self.disk = FaultyDisk()
         self.log = Log.open(FOLDER, CONFIG, disk=self.disk)
-        self.batches: list[Kept] = []  # all that were not cut
+        self.batches: list[Kept] = []  # all batches that were not cut
         self.start = self.high_watermark = self.count = self.days = 0
-        self.epoch = -1  # the highest there ever was
+        self.epoch = -1  # the highest epoch that there ever was
         self.sequences: dict[int, int] = {}
         self.gone: set[int] = set()  # offsets that a cleaning took
         self.exact = True  # nothing was retained or compacted, so that all batches can be read again
@@ -55,7 +55,7 @@ class Model:
         return self.batches[-1].header.next_offset if self.batches else 0
 
     def states(self) -> ProducerStates:
-        """By all batches; and as of the high watermark."""
+        """The states of producers by all batches."""
         return self.states_at(self.end)
 
     def states_at(self, end: int) -> ProducerStates:
@@ -242,14 +242,15 @@ class Model:
         expected, found = self.states(), self.log.producers
         if self.exact:
             assert {number for number, _ in found.items()} == {number for number, _ in expected.items()}
-        for number, state in found.items():  # a cut leaves fewer than five of a producer's batches
+        for number, state in found.items():  # after a cut, fewer than five of a producer's batches are known
             known = expected.get(number)
             assert known is not None
             assert state.epoch == known.epoch
             assert known.sent[-len(state.sent) :] == state.sent
         left, opened = found.stability.open, expected.stability.open
         assert left.keys() <= opened.keys()
-        # One that began before the start, and whose end was cut, may be known by a later batch, or not at all.
+        # A transaction that began before the start, and whose end was cut, may be known by a later batch, or not at
+        # all.
         assert all(left[number] == first for number, first in opened.items() if first >= self.start)
         assert list(left.values()) == sorted(left.values())
         aborted, told = list(expected.stability), list(found.stability)
@@ -303,7 +304,8 @@ def test_any_history(steps: list[tuple[str, int, int | None]]) -> None:
 
 @pytest.mark.parametrize("seed", [*some(range(30), 4), 1008, 1053, 1206])  # the last ones have found something
 def test_long_histories(seed: int) -> None:
-    """The same by plain chance: longer than what is made up to be made smaller."""
+    """The same, drawn by plain chance: these histories are longer than those of Hypothesis, which are made to be
+    shrunk."""
     chance = random.Random(seed)
     kinds = ["append", "append_as_is", "append_as_is", "truncate", "mark", "mark", "lead", "roll"]
     kinds += ["checkpoint", "delete_before", "clean", "close", "kill"]

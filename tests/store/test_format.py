@@ -1,4 +1,4 @@
-"""FORMAT.md against what is written, and our files against other people's readers."""
+"""FORMAT.md, compared with what is written; and our files, read by other people's readers."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_indexes_point_at_batches(tmp_path: Path) -> None:
 
 
 def test_kafkas_own_tool_reads_our_segments(tmp_path: Path) -> None:
-    """`kafka-dump-log.sh`: every batch valid, every index entry true, no offset out of order."""
+    """`kafka-dump-log.sh` finds every batch valid, every index entry true, and no offset out of order."""
     try:
         tools.wanted("kafka-dump-log.sh")
         java, path = tools.java("kafka")
@@ -110,10 +110,10 @@ def test_kafkas_own_tool_reads_our_segments(tmp_path: Path) -> None:
         assert "isvalid: true" in said
         assert "isvalid: false" not in said
         assert said.count("| offset: ") == count
-        assert "Mismatches in" not in said  # an index entry that names no batch
+        assert "Mismatches in" not in said  # it would say so of an index entry that names no batch
         horizons = {} if folder == log.folder else table.horizons
         assert said.count("deleteHorizonMs: OptionalLong[5000]") == len(horizons)
-        if folder == log.folder:  # where records are gone, a batch still says the largest timestamp that it had
+        if folder == log.folder:  # where records are gone, a batch still has the largest timestamp that it had before
             assert "mismatch" not in said
             before = set(re.findall(r"(-?\d+) is followed by", said))
-            assert before <= {"-1"}  # said of every file that does not begin with offset 0
+            assert before <= {"-1"}  # it says so of every file that does not begin with offset 0

@@ -1,5 +1,5 @@
-"""Changes of the catalog that are in none of its files, though later ones are: RocksDB goes on behind them without a
-word, and takes away the tables that it has forgotten."""
+"""Some changes of the catalog are in none of its files, though later changes are. RocksDB goes on behind the gap
+without a word, and removes the tables that it has forgotten."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ Harm = Callable[[Path], None]
 
 
 def written(folder: Path, count: int, copied: Path, tables: int = 0) -> Path:
-    """A copy of a database as a kill leaves it: each change is in a log, or in one of so many tables."""
+    """A copy of a database as a kill leaves it. The changes are in write-ahead logs, or (with `tables`) in that many
+    tables."""
     meta = Meta(folder)
     for number in range(count):
         meta.put(b"k%03d" % number, VALUE)
@@ -37,7 +38,7 @@ def written(folder: Path, count: int, copied: Path, tables: int = 0) -> Path:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With some write-ahead logs."""
+    """A killed database with several write-ahead logs."""
     folder = tmp_path_factory.mktemp("made")
     return written(folder / "meta", 17, folder / "killed")
 
@@ -59,7 +60,7 @@ def empty(file: Path) -> None:
 
 
 def cut(file: Path) -> None:
-    """Behind its second change."""
+    """Cuts the file behind its second change."""
     os.truncate(file, ends_of(file)[1])
 
 
@@ -115,7 +116,7 @@ def test_a_manifest_that_has_lost_its_end(tmp_path: Path) -> None:
 
 
 def test_what_a_loss_of_power_leaves_out_is_left_out_to_the_end(killed: Path, tmp_path: Path) -> None:
-    """What was not synced may be missing anywhere. What is left is a beginning, as with one log."""
+    """What was not synced may be missing anywhere. What is left is a beginning, as it is with one log."""
     folder = tmp_path / "meta"
     shutil.copytree(killed, folder)
     cut(logs(folder)[1])

@@ -1,4 +1,5 @@
-"""Below which offset deletions may be missing from a log: its cleaner took them, or that of the log it comes from."""
+"""Below which offset deletions may be missing from a log: its own cleaner took them, or that of the log from which it
+was copied."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ NOW = 1_000_000
 
 
 def emptied(offset: int, count: int) -> Batch:
-    """A batch that has lost its first record to a cleaner."""
+    """A batch whose first record a cleaner has removed."""
     _, data = placed(offset, *[b"v"] * count)
     kept = batch.keep(data, range(offset + 1, offset + count))
     assert kept is not None
@@ -53,7 +54,7 @@ def test_a_hole_or_a_batch_that_lacks_records_is_noted(tmp_path: Path) -> None:
 
 
 def test_what_was_fetched_behind_the_checkpoint_is_found_again() -> None:
-    """Its holes are not in the checkpoint: they are seen when the batches are read."""
+    """The checkpoint does not tell of its holes: they are seen when the batches are read."""
     disk = FaultyDisk()
     log = Log.open(FOLDER, SMALL, disk=disk)
     log.append_as_is([placed(0, b"a"), placed(4, b"b")], 1)
@@ -77,7 +78,7 @@ def test_markers_are_noted_before_they_go_and_may_be_kept() -> None:
     log.append_as_is([placed(3, b"c")], 1)
     log.sync()
     keep_all = lambda candidates: [True] * len(candidates)  # noqa: E731
-    log.clean(keep_all, 3, NOW)  # finds that nothing is left of its transaction
+    log.clean(keep_all, 3, NOW)  # this finds that nothing is left of the marker's transaction
     log.clean(keep_all, 3, NOW + 1, markers_upto=1)
     assert (log.gone_below, [header.base_offset for header, _ in batches(log)]) == (0, [0, 1, 2, 3])
     log.clean(keep_all, 3, NOW + 1, markers_upto=2)
@@ -89,7 +90,7 @@ def test_markers_are_noted_before_they_go_and_may_be_kept() -> None:
 
 
 def test_an_earlier_version_told_nothing(tmp_path: Path) -> None:
-    """So all may be missing of what its cleaner has seen, or where holes may be."""
+    """So everything may be missing that its cleaner has seen, or where holes may be."""
     log = opened(tmp_path / "log")
     log.append_as_is([placed(0, b"a"), placed(4, b"b"), placed(6, b"c")], 1)
     log.close()

@@ -1,4 +1,4 @@
-"""Kafka's groups as they are kept: what is written is loaded, a group goes whole, names stay apart."""
+"""The stored offsets of Kafka's groups: what is written is loaded, a group is deleted as a whole, names stay apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups as they are kept: names that begin alike stay apart, and a group goes whole."""
+"""The stored native groups: names that begin alike stay apart, and a group is deleted as a whole."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Random histories of a log on a disk that loses power, against a list.
+"""Random histories of a log on a disk that loses power, compared with a list.
 
-Whatever happens in whatever order, also in the middle of an operation: what was synced is there, at its offset; the
-log's events are a prefix of what was appended; an offset that was synced is never given again; only what retention or
-the cleaner were told to take is missing; and no segment counts as older than what it holds.
+Whatever happens, in whatever order, also in the middle of an operation: what was synced is there, at its offset. The
+log's events are a prefix of what was appended. An offset that was synced is never given again. Only what retention or
+the cleaner were told to take is missing. And no segment counts as older than what it holds.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Model:
         self.disk = FaultyDisk()
         self.log = Log.open(FOLDER, CONFIG, disk=self.disk)
         self.appended_ms: dict[int, int] = {}  # when each offset was given
-        self.values: dict[int, bytes] = {}  # every offset that ought to be there, below `end`
+        self.values: dict[int, bytes] = {}  # every offset below `end` that must be there
         self.start = 0
-        self.end = 0  # appended
+        self.end = 0  # end of what was appended
         self.synced = 0
         self.count = 0
-        self.maybe_start = 0  # what an operation that was cut short may have done, or not
+        self.maybe_start = 0  # what an operation that was cut short may have done
         self.maybe_gone: set[int] = set()
         self.maybe_values: dict[int, bytes] = {}
-        self.refused: dict[int, list[bytes]] = {}  # what appends that failed since the last sync had meant to write
+        self.refused: dict[int, list[bytes]] = {}  # what appends that failed since the last sync were to write
 
     # ---------------------------------------------------------------- operations
 
@@ -100,7 +100,7 @@ class Model:
         self.all_synced()
 
     def fill_up(self, number: int) -> None:
-        """The disk is full in the middle of an append, and has room again."""
+        """The disk becomes full in the middle of an append, and then has room again."""
         self.disk.room = number % 700
         before = self.end
         try:
@@ -119,8 +119,8 @@ class Model:
     # ---------------------------------------------------------------- crashes
 
     def crash(self, keep: Keep, again: tuple[int, Keep] | None = None) -> None:
-        """Afterwards the model holds what is there, if it is allowed to be. `again`: the operation of the recovery at
-        which there is another crash, and what that one leaves."""
+        """Asserts that the log holds what it may hold; afterwards the model holds the same. `again`: the operation of
+        the recovery at which there is another crash, and what that crash leaves."""
         self.disk.crash(keep)
         if again is not None:
             self.disk.dies_at, then = again
@@ -142,7 +142,7 @@ class Model:
             # An append that was refused may be there after all, until a sync has made the refusal durable.
             assert value == known.get(offset) or (offset >= self.synced and value in self.refused.get(offset, []))
         missing = {key for key in known if log.start_offset <= key < log.end_offset} - found.keys()
-        lost = missing - self.maybe_gone  # a loss of power left gaps: what is behind them is kept aside, not given
+        lost = missing - self.maybe_gone  # a loss of power left gaps: what is behind them is kept aside, and not served
         assert not lost or (min(lost) >= self.synced and min(lost) > max(found, default=-1)), lost
         self.start, self.end, self.values = log.start_offset, log.end_offset, found
         self.all_synced()

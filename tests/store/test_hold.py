@@ -1,4 +1,4 @@
-"""What is linked aside for a backup, beside a broker that goes on."""
+"""The files that a broker links aside for a backup, while it goes on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from krappy.store.staging import StagedFiles
 
 
 def test_a_staged_file_that_goes_in_the_middle_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its removal had begun when the backup did, so nothing that the backup holds needs it."""
+    """Its removal began before the backup did, so nothing that the backup holds needs it."""
     files = StagedFiles(tmp_path / "staging")
     files.open(set())
     for id in ("kept", "gone"):

@@ -1,4 +1,4 @@
-"""The two indexes: their bytes, their look-ups, what they refuse."""
+"""The two indexes: their bytes, their lookups, and what they refuse."""
 
 from __future__ import annotations
 
@@ -108,7 +108,8 @@ def test_an_entry_behind_the_end_is_refused() -> None:
 
 
 def test_entries_come_after_the_interval() -> None:
-    """As Kafka's LogSegment.append: more than the interval since the last, counted in batches before this one."""
+    """As in Kafka's LogSegment.append: an entry comes after more than the interval since the last one, counted before
+    this batch."""
     indexer = Indexer(100)
     for number in range(10):
         indexer.note(number, number * 40, 40, 1000 - number if number == 5 else 1000 + number)

@@ -1,4 +1,5 @@
-"""RocksDB's journals with damage: what RocksDB would read for ever, or take for an older database, is told first."""
+"""Damaged journals of RocksDB: what RocksDB would read for ever, or take for an older database, is reported before it
+opens them."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def record(content: bytes, kind: int = 1) -> bytes:
 
 
 def database_with(folder: Path, manifest: bytes) -> Path:
-    """A folder whose MANIFEST is this; no database to open."""
+    """A folder with this MANIFEST; it is no database that could be opened."""
     folder.mkdir(exist_ok=True)
     (folder / "CURRENT").write_text("MANIFEST-000007\n")
     file = folder / "MANIFEST-000007"
@@ -37,7 +38,7 @@ def database_with(folder: Path, manifest: bytes) -> Path:
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One of six files that was closed."""
+    """A closed database of six files."""
     folder = tmp_path_factory.mktemp("made") / "db"
     db = rocks.open_db(folder, cache_bytes=1 << 20, memtable_bytes=1 << 20)
     for number in range(6):
@@ -66,7 +67,7 @@ def test_each_flipped_bit_of_a_real_manifest_is_told(database: Path, tmp_path: P
             file = database_with(tmp_path / "db", bytes(changed))
             found = journal.manifest_flaw(tmp_path / "db")
             if not found:
-                at_the_end += 1  # the last record's length: it can't be told from a torn one
+                at_the_end += 1  # the length of the last record: it can't be told from a torn record
             else:
                 assert f"{file} is damaged at byte" in found
     assert at_the_end <= 16
@@ -109,7 +110,7 @@ def flip_type(file: Path, position: int = 0) -> None:
 
 
 def shorten_view(file: Path) -> None:
-    """The length of the first record grows past the file's end."""
+    """Changes the length of the first record, so that it ends beyond the file."""
     content = bytearray(file.read_bytes())
     content[5] |= 0x40
     file.write_bytes(content)
@@ -128,7 +129,7 @@ def test_a_damaged_database_is_not_opened(database: Path, tmp_path: Path, harm: 
 
 
 def catalog(folder: Path, copied: Path) -> Path:
-    """A copy of one that was not closed: its changes stand in the write-ahead log."""
+    """A copy of a catalog that was not closed: its changes are in the write-ahead log."""
     meta = Meta(folder)
     for number in range(10):
         meta.put(b"k%d" % number, b"v" * 50)
@@ -183,7 +184,7 @@ def test_the_loss_is_told_where_no_note_says_what_there_was(tmp_path: Path) -> N
 
 
 def test_an_accepted_loss_counts_until_somebody_has_passed_over_it(tmp_path: Path) -> None:
-    """A start that was cut short, or a look into the folder, must not make it forgotten."""
+    """A start that was cut short, or a look into the folder, must not make the loss forgotten."""
     folder = catalog(tmp_path / "meta", tmp_path / "copied")
     flip_type(write_ahead_log(folder))
     (folder / ACCEPT).touch()

@@ -1,4 +1,4 @@
-"""A kill at any step, then a loss of power during the recovery or behind it: what a recovery has told stays so."""
+"""A kill at any step, then a loss of power during the recovery or after it: what a recovery has told stays true."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEEPS = [Keep(), *map(Some, range(6))]
 
 
 def dies(disk: FaultyDisk, step: int, work: Callable[[], object]) -> bool:
-    """Whether the work got as far as this step of the disk, at which it was killed."""
+    """Does the work, which is killed at this step of the disk. Returns whether the work got that far."""
     disk.dies_at = disk.operations + step
     try:
         work()
@@ -31,7 +31,8 @@ def dies(disk: FaultyDisk, step: int, work: Callable[[], object]) -> bool:
 
 
 def killed(make: Callable[[], tuple[FaultyDisk, Callable[[], object]]]) -> Iterator[FaultyDisk]:
-    """Disks on which the work was killed at each of its steps in turn, and then one on which it was not."""
+    """For each step of the work in turn, a disk on which it was killed there; and then one on which it was
+    not killed."""
     for step in count():
         disk, work = make()
         died = dies(disk, step, work)
@@ -42,7 +43,7 @@ def killed(make: Callable[[], tuple[FaultyDisk, Callable[[], object]]]) -> Itera
 
 
 def killed_twice(make: Callable[[], tuple[FaultyDisk, Callable[[], object]]], seed: int) -> Iterator[FaultyDisk]:
-    """The same at some of its last steps, and the recovery behind that was killed as well."""
+    """Disks on which the work was killed at one of its last steps, and the recovery after that was killed as well."""
     disk, work = make()
     before = disk.operations
     work()
@@ -67,7 +68,7 @@ def cleaning() -> tuple[FaultyDisk, Callable[[], object]]:
 
 
 def small(disk: FaultyDisk) -> Table:
-    """What a cleaning makes one segment of three of."""
+    """A table of which a cleaning makes one segment from three."""
     table = Table(disk=disk)
     table.fill(40, 3)
     table.log.config = replace(CONFIG, segment_bytes=10_000)
@@ -77,7 +78,7 @@ def small(disk: FaultyDisk) -> Table:
 
 @pytest.mark.parametrize("keep", KEEPS)
 def test_a_start_that_was_told_does_not_go_back(keep: Keep) -> None:
-    """Whoever asks for the same deletion once more is told that it is done, and nothing is written."""
+    """Whoever asks for the same deletion once more gets the answer that it is done, and nothing is written."""
     seen = set()
     for disk in killed(deleting):
         start = opened(FOLDER, disk=disk).start_offset
@@ -111,7 +112,7 @@ def test_power_goes_while_a_start_finishes_a_cleaning(seed: int) -> None:
 
 
 def test_a_kill_while_a_refused_append_is_taken_back_leaves_no_gap() -> None:
-    several = [made(b"%d" % number, b"x" * 90) for number in range(20)]  # over several segments
+    several = [made(b"%d" % number, b"x" * 90) for number in range(20)]  # they go over several segments
 
     def refused() -> tuple[FaultyDisk, Callable[[], object]]:
         disk = FaultyDisk()

@@ -51,7 +51,7 @@ def test_what_was_synced_survives_a_sigkill(tmp_path: Path) -> None:
         log = opened(tmp_path, CONFIG)
         assert not log.recovery.damage
         assert not log.recovery.set_aside
-        assert log.recovery.cut_bytes < 8 * 30100  # a write that the kill came into
+        assert log.recovery.cut_bytes < 8 * 30100  # one write, in the middle of which the kill came
         assert log.end_offset >= acknowledged
         found = rows(log, max_bytes=1 << 20)
         assert [row.offset for row in found] == list(range(log.end_offset))

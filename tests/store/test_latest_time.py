@@ -1,4 +1,4 @@
-"""The event with the highest timestamp, against a plain look through all of them."""
+"""The event with the highest timestamp, compared with a plain look through all events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log on a real disk: what is appended comes back, from any offset, in any chunk, while it grows."""
+"""The log on a real disk: what is appended comes back, from any offset, in pieces of any size, while it grows."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_locate_names_the_bytes_that_read_gives(tmp_path: Path) -> None:
 
 
 def test_what_is_located_ends_with_a_whole_batch_where_the_index_knows_one(tmp_path: Path) -> None:
-    log = opened(tmp_path, TopicConfig(index_interval_bytes=1))  # an entry for each batch, the first apart
+    log = opened(tmp_path, TopicConfig(index_interval_bytes=1))  # each batch has an entry, but for the first one
     sizes = []
     for number in range(20):
         header, data = made(b"x" * (number * 37 % 200 + 1))
@@ -312,7 +312,8 @@ def test_two_logs_do_not_share(tmp_path: Path) -> None:
 
 
 def test_reads_beside_appends_and_deletions(tmp_path: Path) -> None:
-    """Four readers follow a log that grows, rolls and loses its tail end; each sees every offset once, in order."""
+    """Four readers follow a log that grows, rolls and loses its oldest events; each sees every offset once,
+    in order."""
     log = opened(tmp_path)
     total, problems = 6000, []
     done = threading.Event()

@@ -1,4 +1,4 @@
-"""A loss is known at the next open, whoever opened the log before, and however that ended."""
+"""A loss is known at the next open, whoever opened the log before, and however that open ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONFIG = TopicConfig(segment_bytes=2000)
 
 
 def filled(folder: Path, count: int = 25) -> Path:
-    """A log in several segments, as a killed process leaves it. The file of its last segment."""
+    """Makes a log in several segments, as a killed process leaves it; returns the file of its last segment."""
     log = Log.open(folder, CONFIG)
     for number in range(count):
         log.append([made(b"value %d" % number * 20)], 0, 1)
@@ -59,7 +59,7 @@ class Killed(Exception):
 
 
 class Dying(Disk):
-    """Dies before it changes a file of the log."""
+    """A disk that dies before it changes a file of the log."""
 
     def rename(self, old: Path, new: Path) -> None:
         raise Killed

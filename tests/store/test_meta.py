@@ -94,7 +94,7 @@ def test_a_missing_file_is_a_clear_error_and_never_an_empty_catalog(tmp_path: Pa
 
 
 def write_on(folder: Path) -> None:
-    """Writes and deletes without an end and without a sync; says each step once it is done."""
+    """Writes and deletes without an end and without a sync; prints each step once it is done."""
     meta = Meta(folder)
     index = int(meta.get(b"next") or b"0")
     while True:
@@ -118,7 +118,7 @@ def test_a_write_survives_sigkill_without_a_sync(tmp_path: Path) -> None:
         done = int(said.rstrip(b"\n").rsplit(b"\n", 1)[-1])
         meta = Meta(tmp_path / "meta")
         following = int(meta.get(b"next") or b"0")
-        assert following in (done, done + 1)  # it may die between a write and its word about it
+        assert following in (done, done + 1)  # it may die between a write and the line that tells of it
         kept = range(max(0, following - 1000), following)
         assert list(meta.items(b"k")) == [(b"k%08d" % index, b"%d" % index * 20) for index in kept]
         meta.close()

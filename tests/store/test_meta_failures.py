@@ -1,4 +1,4 @@
-"""The meta database on a disk that refuses: what was taken is there in the end, what was refused never is."""
+"""The meta database on a disk that refuses: what was taken is there in the end, and what was refused never is."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_after_a_failure_it_is_opened_anew_with_all_that_was_taken(meta: Meta, f
         meta.put(b"c", b"1")
     with pytest.raises(StorageError, match="No space left"):
         meta.sync()
-    assert contents(meta) == {b"b": b"1"}  # it can be read meanwhile
+    assert contents(meta) == {b"b": b"1"}  # the database can be read meanwhile
     meta.reopen()
     assert contents(meta) == {b"b": b"1"}
     meta.put(b"c", b"2")
@@ -70,7 +70,7 @@ def test_a_write_is_taken_back_whatever_the_disk_says(meta: Meta, faults: Faults
     meta.sync()
     assert contents(meta) == {b"a": b"1", b"b": b"1"}
     take_back = meta.change({b"a": b"3"}, [b"b"])
-    faults.at = faults.count  # taking it back is what fails
+    faults.at = faults.count  # the operation that fails is the one that takes the write back
     take_back()
     assert meta.failure
     meta.reopen()
@@ -106,7 +106,7 @@ def test_a_sync_that_fails_as_it_closes_is_made_good_too(tmp_path: Path, faults:
 def test_a_disk_that_can_not_be_read_keeps_it_from_opening_and_no_more(
     meta: Meta, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever refuses, who opens it anew gets the one error that he tries again after."""
+    """Whatever the disk refuses, whoever opens the database anew gets one kind of error, after which he tries again."""
     meta.put(b"a", b"1")
     faults.at = faults.count
     with pytest.raises(StorageError):
@@ -145,13 +145,14 @@ def test_an_iterator_that_is_held_keeps_it_from_opening_and_no_more(meta: Meta, 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_histories_with_faults_against_a_dict(tmp_path: Path, seed: int) -> None:
-    """Any operation fails now and then; after it the database is opened anew, or the process dies and power with it."""
+    """Any operation fails now and then. After that the database is opened anew, or the process dies and the power goes
+    with it."""
     rnd = random.Random(seed)
     faults = Faults()
     meta = FaultyMeta(tmp_path / "meta", faults)
-    model: dict[bytes, bytes] = {}  # what memory would have
-    durable: dict[bytes, bytes] = {}  # as of the last sync that succeeded
-    unsure: dict[bytes, set[bytes | None]] = {}  # key -> what it may be after a loss of power
+    model: dict[bytes, bytes] = {}  # what memory must have
+    durable: dict[bytes, bytes] = {}  # what was synced by the last sync that succeeded
+    unsure: dict[bytes, set[bytes | None]] = {}  # key -> the values that it may have after a loss of power
     for step in range(120):
         if rnd.random() < 0.1:
             faults.at = faults.count + rnd.randrange(3)
@@ -176,7 +177,7 @@ def test_histories_with_faults_against_a_dict(tmp_path: Path, seed: int) -> None
                 meta.reopen()
                 durable, unsure = dict(model), {}
         except StorageError:
-            pass  # what it says is looked at above
+            pass  # the outcome is checked above
         else:
             if kind in ("write", "change"):
                 for key in keys:
@@ -208,7 +209,7 @@ def test_histories_with_faults_against_a_dict(tmp_path: Path, seed: int) -> None
 
 @pytest.mark.parametrize("after", range(4))
 def test_a_topic_that_could_not_be_made_takes_its_numbers_with_it(meta: Meta, faults: Faults, after: int) -> None:
-    """Else, after a restart, two topics share a view."""
+    """Else two topics would share a view after a restart."""
     catalog = SyncCatalog(meta)
     happened = []
     for name in ("first", "second", "third"):
@@ -263,7 +264,7 @@ def test_settings_that_could_not_be_kept_are_as_they_were(meta: Meta, faults: Fa
 
 
 def test_no_new_one_is_made_while_its_folder_is_away(tmp_path: Path, meta: Meta) -> None:
-    """Else what is taken meanwhile would be lost once it is back."""
+    """Else what is taken meanwhile would be lost once the folder is back."""
     meta.put(b"a", b"1")
     meta.sync()
     meta.put(b"b", b"1")

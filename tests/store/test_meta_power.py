@@ -1,7 +1,7 @@
-"""The catalog, groups and producer ids when the power goes: what was synced is there, and of the rest a beginning.
+"""The catalog, groups and producer ids when the power goes: what was synced is there, and a beginning of the rest.
 
-RocksDB syncs its table files itself; what is ours to prove is when its write-ahead log was synced, and that one cut
-anywhere behind that opens.
+RocksDB syncs its table files itself. We have to prove when its write-ahead log was synced, and that a log that is cut
+anywhere behind that point can be opened.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def wal(folder: Path) -> Path:
 
 @pytest.mark.parametrize("zeros", [False, True])
 def test_the_write_ahead_log_is_cut_anywhere_behind_the_last_sync(tmp_path: Path, zeros: bool) -> None:
-    """`zeros`: the file has its length, and not its data, as file systems leave it that write the size first."""
+    """`zeros`: the file has its length, but not its data, as on file systems that write the size first."""
     meta = Meta(tmp_path / "meta")
     for number in range(SYNCED):
         meta.write({b"k%03d" % number: b"v" * number, b"twin%03d" % number: b"v"})
@@ -47,7 +47,7 @@ def test_the_write_ahead_log_is_cut_anywhere_behind_the_last_sync(tmp_path: Path
         found = [key for key, _ in again.items(b"k")]
         assert found == [b"k%03d" % number for number in range(len(found))]
         assert SYNCED <= len(found) <= SYNCED + LATER
-        assert len(list(again.items(b"twin"))) == len(found)  # a write is whole or not there
+        assert len(list(again.items(b"twin"))) == len(found)  # a write is there as a whole or not at all
         again.put(b"after", b"1")
         again.sync()
         again.close()

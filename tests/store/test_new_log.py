@@ -1,4 +1,5 @@
-"""A log is made without a sync. What is acknowledged in it is on disk all the same, whatever happens between steps."""
+"""A log is made without a sync. What is acknowledged in it is on disk all the same, whatever happens
+between two steps."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from tests.store.logs import FOLDER, SMALL, made
 
 
 class Some(Keep):
-    """A loss of power after which some of the folder's changes are there, and the others, though older, are not."""
+    """A loss of power after which some of the folder's changes are there, and others are not, even older ones."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -66,7 +67,8 @@ def test_making_a_log_does_not_wait_for_the_disk() -> None:
 
 
 def test_a_new_log_settles_once() -> None:
-    """Its first events have it checkpointed; that the broker does so after a while changes nothing more."""
+    """Its first events make it write a checkpoint. When the broker has it do so after a while, nothing changes any
+    more."""
     for events in (False, True):
         disk = FaultyDisk()
         disk.mkdir(FOLDER)

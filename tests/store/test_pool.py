@@ -1,4 +1,4 @@
-"""Open files: bounded, and never taken away from who reads them."""
+"""The number of open files is bounded, and a file is never taken away from somebody who reads it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_indexes_count_too(tmp_path: Path) -> None:
         pool.put(owner, handle(tmp_path, 10))
     assert len(pool) == 2
     pool.put("big", handle(tmp_path, 1000))
-    assert len(pool) == 1  # one may always stay
+    assert len(pool) == 1  # one file may always stay
     pool.discard("big")
     pool.discard("big")
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""A data folder is its owner's alone, unless a group was let in on purpose."""
+"""A data folder is for its owner alone, unless a group was given access on purpose."""
 
 from __future__ import annotations
 

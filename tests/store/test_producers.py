@@ -1,4 +1,4 @@
-"""What the log knows of producers: the rules that a retry is stored once and a gap is refused."""
+"""What the log knows of producers: by its rules a retry is stored once, and a gap is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sent(sequence: int, count: int = 1, *, epoch: int = 0, producer: int = PID) 
 
 
 def after(*batches: tuple[int, int]) -> ProducerStates:
-    """States after batches of (sequence, count), each at offset 10 times its sequence."""
+    """States after batches of (sequence, count), each at an offset that is 10 times its sequence."""
     states = ProducerStates()
     for sequence, count in batches:
         header = sent(sequence, count)
@@ -40,7 +40,7 @@ def test_batches_without_a_producer_pass() -> None:
 
 
 def test_an_unknown_producer_may_start_anywhere() -> None:
-    """Its state may have expired (KIP-360)."""
+    """The producer's state may have expired (KIP-360)."""
     assert ProducerStates().check(sent(41)) is None
 
 
@@ -68,7 +68,7 @@ def test_the_last_five_batches_are_known_as_duplicates() -> None:
         with pytest.raises(OutOfOrderSequence):
             states.check(sent(sequence, 2))
     with pytest.raises(OutOfOrderSequence):
-        states.check(sent(14, 1))  # as long as another batch: not that one
+        states.check(sent(14, 1))  # it is as long as another batch, but is not that one
 
 
 def test_a_new_epoch_starts_at_zero() -> None:
@@ -135,7 +135,8 @@ def test_a_producer_that_has_just_sent_is_not_forgotten_after_the_clock_was_set_
 
 
 def test_a_producer_with_an_open_transaction_is_forgotten_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A staged job would be published from its beginning again; and not even that may let the states grow."""
+    """Else a staged job would be published from its beginning again. But even such producers may not let the states
+    grow without limit."""
     monkeypatch.setattr(producers, "MOST", 20)
     states = ProducerStates()
     for number in range(100):
@@ -162,7 +163,7 @@ def test_expiry() -> None:
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(1, 4), st.booleans()), max_size=60),
 )
 def test_snapshots_hold_everything(steps: list[tuple[int, int, int, bool]]) -> None:
-    """After any history the restored states answer as the live ones, and only admitted batches were stored."""
+    """After any history the restored states answer as the live ones do, and only admitted batches were stored."""
     states = ProducerStates()
     stored: dict[int, list[tuple[int, int]]] = {}
     offset = 0
@@ -212,7 +213,7 @@ def transactional(sequence: int, *, epoch: int = 0) -> BatchHeader:
 
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_a_first_transaction_replaces_what_was_written_outside_of_them(epoch: int) -> None:
-    """By somebody else, under the producer's id."""
+    """Somebody else wrote it under the producer's id."""
     states = ProducerStates()
     for sequence in range(3):
         states.apply(sent(sequence, epoch=epoch), sequence, 1)

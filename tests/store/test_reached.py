@@ -1,5 +1,5 @@
-"""The record of how far a log has been on its disk: it tells an old copy of the log's folder, and never takes a log for
-one that is what a crash has left."""
+"""The record of how far a log has been on its disk. By it an old copy of the log's folder is found, and no log that a
+crash has left is ever taken for an old copy."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def put_back(old: Path, folder: Path) -> None:
 
 @pytest.mark.parametrize("closed", [False, True])
 def test_an_old_copy_of_a_folder(folder: Path, file: ReachedFile, closed: bool) -> None:
-    """Its next event gets none of the offsets that others got."""
+    """The log's next event gets none of the offsets that others got."""
     log = opened(folder, file)
     append(log, 10)
     if closed:
@@ -84,7 +84,7 @@ def test_a_folder_that_is_gone(folder: Path, file: ReachedFile) -> None:
 
 
 def test_an_old_copy_that_is_no_shorter(folder: Path, file: ReachedFile) -> None:
-    """The log was cut since, and others of a later leader epoch came in the place of its last events."""
+    """Since the copy, the log was cut, and events of a later leader epoch came in the place of its last ones."""
     log = opened(folder, file)
     append(log, 10, epoch=1)
     old = copied(folder)
@@ -97,7 +97,7 @@ def test_an_old_copy_that_is_no_shorter(folder: Path, file: ReachedFile) -> None
 
 
 def test_a_folder_without_a_record_is_taken_as_it_is(folder: Path, file: ReachedFile) -> None:
-    """As one of an earlier version, or of a backup."""
+    """As a folder of an earlier version, or of a backup."""
     append(Log.open(folder, SMALL), 3)
     log = opened(folder, file)
     assert log.recovery.clean
@@ -120,7 +120,7 @@ def test_a_later_copy_is_taken_as_it_is(folder: Path, file: ReachedFile) -> None
 
 
 def life(disk: FaultyDisk, synced: list[int]) -> None:
-    """All that happens to a log. `synced`: where it surely was on disk last."""
+    """All that can happen to a log. `synced`: how far it surely was on disk last."""
     file = ReachedFile(FILE, disk)
     log = Log.open(FOLDER, SMALL, disk=disk, reached=file.of(ID, 0))
     for epoch, cut in ((1, 7), (2, 4), (3, 0)):
@@ -128,16 +128,16 @@ def life(disk: FaultyDisk, synced: list[int]) -> None:
             log.append([made(b"%04d" % log.end_offset)], epoch, 1)
             log.sync()
             synced[0] = log.end_offset
-        file._file.fdatasync()  # as the system does, some time
+        file._file.fdatasync()  # as the system does at some time
         synced[0] = 0
         log.truncate(cut)
     log.append([made(b"a", b"b")], 9, 1)
     log.close()
     file._file.fdatasync()
-    file.forget(ID, [0])  # a follower begins anew
+    file.forget(ID, [0])  # as when a follower begins anew
     synced[0] = HALF_REMOVED
     log.destroy()
-    disk.fsync_dir(FOLDER.parent)  # a new folder is another one, which has no file of the old one
+    disk.fsync_dir(FOLDER.parent)  # the new folder is another one, and has no file of the old one
     synced[0] = 0
     log = Log.open(FOLDER, SMALL, disk=disk, start_offset_hint=1, reached=file.of(ID, 0))
     log.append([made(b"c")], 9, 1)
@@ -148,7 +148,7 @@ def life(disk: FaultyDisk, synced: list[int]) -> None:
 
 @pytest.mark.parametrize("keep", KEEPS)
 def test_no_crash_makes_a_log_look_like_an_old_copy(keep: Keep) -> None:
-    """A kill or a loss of power at any step. After a kill the record says how far the log surely was."""
+    """There is a kill or a loss of power at any step. After a kill the record says how far the log surely was."""
     for step in range(KEEPS.index(keep) % 3, 2_000, 3 if isinstance(keep, Some) else 1):
         disk, synced = FaultyDisk(), [0]
         disk.dies_at = step
@@ -213,7 +213,7 @@ def test_a_sync_while_the_log_is_cut() -> None:
 
 @pytest.mark.parametrize("is_new", [False, True])
 def test_a_kill_before_the_sync_of_a_cleared_record(is_new: bool) -> None:
-    """The next start sees the record cleared; a loss of power would bring it back."""
+    """The next start sees the record cleared, but a loss of power would bring it back."""
     for step in range(100):
         disk = FaultyDisk()
         file = ReachedFile(FILE, disk)
@@ -247,7 +247,7 @@ def test_a_kill_before_the_sync_of_a_cleared_record(is_new: bool) -> None:
 
 
 def test_an_epoch_that_the_cleaner_has_taken(folder: Path, file: ReachedFile) -> None:
-    """After a loss of power the record may be of long before."""
+    """After a loss of power the record may be an old one."""
     log = opened(folder, file)
     append(log, 5, epoch=1)
     append(log, 1, epoch=2)
@@ -262,7 +262,7 @@ def test_an_epoch_that_the_cleaner_has_taken(folder: Path, file: ReachedFile) ->
 
 
 def test_an_epoch_that_is_damaged(folder: Path, file: ReachedFile) -> None:
-    """Damage is told, and it is no loss."""
+    """The damage is reported, but it is no loss."""
     log = opened(folder, file)
     append(log, 5, epoch=1)
     log.checkpoint()
@@ -281,7 +281,7 @@ def test_an_epoch_that_is_damaged(folder: Path, file: ReachedFile) -> None:
 
 
 def test_an_earlier_version_has_made_the_log_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It knows no records. What it has left says nothing, also not after a loss of power later."""
+    """The earlier version knows no records. What it has left proves nothing, also not after a later loss of power."""
     disk = FaultyDisk()
     file = ReachedFile(FILE, disk)
     log = Log.open(FOLDER, SMALL, disk=disk, reached=file.of(ID, 0))
@@ -338,7 +338,8 @@ def test_records_are_read_again_and_their_room_is_used_again(tmp_path: Path) -> 
 
 
 def test_a_log_is_forgotten_twice_at_a_time() -> None:
-    """The second one to end harms neither the log's new record nor the one that has taken the room of the old one."""
+    """The one that ends second harms neither the log's new record nor the one that has taken the room of the old
+    record."""
     disk = FaultyDisk()
     file = ReachedFile(FILE, disk)
     noted(file, 0, 10)
@@ -359,7 +360,7 @@ def test_a_log_is_forgotten_twice_at_a_time() -> None:
 
 
 def test_a_log_that_one_fails_to_forget_while_another_does() -> None:
-    """It notes nothing in the room that it is about to give up."""
+    """The log notes nothing in the room that it is about to give up."""
     disk = FaultyDisk()
     file = ReachedFile(FILE, disk)
     before = noted(file, 0, 10)
@@ -401,7 +402,7 @@ def test_damage_harms_one_record(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_refuses() -> None:
-    """A record that can't be written harms nobody; one that can't be cleared stops what would shorten the log."""
+    """A record that can't be written harms nobody; a record that can't be cleared stops what would shorten the log."""
     disk = FaultyDisk()
     file = ReachedFile(FILE, disk)
     log = Log.open(FOLDER, SMALL, disk=disk, reached=file.of(ID, 0))
@@ -416,7 +417,7 @@ def test_a_disk_that_refuses() -> None:
         file.forget(ID, [0])
     disk.refuses = lambda name: False
     append(log, 1)
-    assert file.of(ID, 0).offset == 7  # it is still there, and goes on to note
+    assert file.of(ID, 0).offset == 7  # the record is still there, and goes on noting
     log.truncate(2)
     file.forget(ID, [0])
     disk.crash()

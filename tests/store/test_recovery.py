@@ -22,7 +22,7 @@ ONE = TopicConfig(index_interval_bytes=100)  # all in one segment
 
 
 def kill(log: Log) -> Path:
-    """What a SIGKILL leaves: the files as they are, no goodbye."""
+    """What a SIGKILL leaves: the files as they are, without a clean close."""
     return log.folder
 
 
@@ -56,7 +56,7 @@ def test_a_clean_close_leaves_nothing_to_check() -> None:
     assert (log.recovery.checked_bytes, log.recovery.clean) == (0, True)
     before = list(disk.log)
     log.close()
-    assert disk.log == before  # and nothing to write
+    assert disk.log == before  # there is nothing to write either
 
 
 def test_a_checkpoint_bounds_what_is_checked() -> None:
@@ -86,7 +86,8 @@ def test_a_long_run_checkpoints_by_itself(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_events_without_a_timestamp_are_as_old_as_their_segment() -> None:
-    """A checkpoint of a segment without events does not know when it will get the first; nor does one say 1970."""
+    """A checkpoint of a segment without events does not know when the first one will come, and does not say 1970
+    either."""
     disk, week = FaultyDisk(), 7 * 86_400_000
     log = opened(FOLDER, disk=disk)
     disk.clock_ms = now = 1_700_000_000_000
@@ -121,7 +122,8 @@ FIRST = FOLDER / "00000000000000000000.log"
 
 
 def four_batches(*, closed: bool) -> tuple[FaultyDisk, bytes, int]:
-    """A disk with a log of four equal batches of three records; the bytes of its only segment; of one batch."""
+    """A disk with a log of four equal batches of three records; the bytes of its only segment; and the size
+    of a batch."""
     disk = FaultyDisk()
     log = filled(FOLDER, 4, config=ONE, disk=disk)
     if closed:
@@ -165,7 +167,7 @@ def test_the_tail_truncated_on_a_real_disk(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("power", [True, False], ids=["killed", "power lost"])
 def test_a_bit_flipped_in_every_byte_of_the_tail(power: bool) -> None:
-    """What is behind a wrong batch stays where the page cache is the same: it is no torn write then. Else it is cut.
+    """What is behind a wrong batch stays if the page cache is the same, since then it is no torn write. Else it is cut.
 
     In both cases nothing goes without a copy, and no offset that was given is given again.
     """
@@ -203,7 +205,7 @@ def test_a_bit_flipped_in_every_byte_of_the_tail(power: bool) -> None:
 
 
 def test_the_last_batch_damaged_after_a_kill_keeps_its_offsets() -> None:
-    """It was written to its end, so its publisher may have been told where it stands."""
+    """The batch was written to its end, so its publisher may have been told its offsets."""
     source, whole, size = four_batches(closed=False)
     for position in range(3 * size + 16, 4 * size):
         disk = source.copy()
@@ -215,7 +217,7 @@ def test_the_last_batch_damaged_after_a_kill_keeps_its_offsets() -> None:
 
 
 def test_two_damaged_places_and_a_batch_within_a_value() -> None:
-    """What stands in an event's value is not taken for a batch of the log."""
+    """A batch within an event's value is not taken for a batch of the log."""
     fake, _ = made(b"forged")
     _, forged = made(b"forged")
     forged = batch.stamp(fake, 7, 0) + forged[batch.STAMPED :]
@@ -225,7 +227,7 @@ def test_two_damaged_places_and_a_batch_within_a_value() -> None:
         log.append([made(value)], 0, 1)
     data = bytearray(disk.read_file(FIRST))
     starts = [position for position, _ in positions(bytes(data))]
-    data[starts[2] + 9] ^= 1  # its length
+    data[starts[2] + 9] ^= 1  # its length is damaged
     data[starts[4] + 100] ^= 1
     disk.put(FIRST, bytes(data))
     log = opened(FOLDER, ONE, disk)
@@ -298,7 +300,7 @@ def test_the_offsets_of_a_last_batch_whose_base_offset_is_damaged_are_not_given_
 @pytest.mark.parametrize("bit", range(32))
 @pytest.mark.parametrize("power", [True, False], ids=["killed", "power lost, or a copied folder"])
 def test_a_last_batch_of_which_the_length_alone_is_damaged_stays(bit: int, power: bool) -> None:
-    """A longer one looks like a write that a kill cut short, which may be cut without a word."""
+    """A length that is too large looks like a write that a kill cut short, which may be cut without a word."""
     disk = FaultyDisk()
     log = filled(FOLDER, 4, config=ONE, disk=disk)
     log.checkpoint()
@@ -319,7 +321,8 @@ def test_a_last_batch_of_which_the_length_alone_is_damaged_stays(bit: int, power
 
 
 def test_an_older_batch_copied_behind_the_tail_is_cut(tmp_path: Path) -> None:
-    """Its checksum is right; its offset is not. As it was written to its end, it might have been given others."""
+    """Its checksum is right, but its offset is not. As it was written to its end, other offsets may have been given to
+    it."""
     folder = kill(filled(tmp_path, 4, config=ONE))
     (file,) = log_files(folder)
     whole = file.read_bytes()
@@ -359,7 +362,7 @@ def test_damage_in_an_earlier_segment_behind_the_recovery_point(power: bool) -> 
 
 
 class Names(Keep):
-    """Names and lengths alone."""
+    """Keeps only names and lengths."""
 
     def name(self) -> bool:
         return True
@@ -403,7 +406,7 @@ def test_a_recovery_that_is_cut_short_anywhere_gives_no_offset_again(
 
 
 def test_a_bit_flipped_in_every_byte_of_what_was_checked() -> None:
-    """Never cut, never served: whoever reads there gets an error that names file and position."""
+    """It is never cut and never served: whoever reads there gets an error that names the file and the position."""
     source, whole, size = four_batches(closed=True)
     for position in range(size, 2 * size):
         disk = source.copy()
@@ -427,7 +430,8 @@ def test_a_bit_flipped_in_every_byte_of_what_was_checked() -> None:
 
 
 def test_the_checked_part_truncated_at_every_byte() -> None:
-    """The disk lost what it had promised: the log goes on behind it, no offset is given twice, and it is told."""
+    """The disk lost what it had promised to keep. The log goes on behind it, no offset is given twice, and the loss is
+    reported."""
     source, whole, size = four_batches(closed=True)
     for length in range(len(whole)):
         disk = source.copy()
@@ -449,7 +453,7 @@ def test_the_checked_part_truncated_at_every_byte() -> None:
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_an_index_that_is_missing_is_made_anew(tmp_path: Path, suffix: str) -> None:
-    """A loss of power may take it: with durability "os", nobody waits until it is on disk."""
+    """A loss of power may take the index: with durability "os", nobody waits until it is on disk."""
     filled(tmp_path, 200).close()
     lost = sorted(tmp_path.glob(f"*{suffix}"))[1]
     had = lost.read_bytes()
@@ -529,7 +533,7 @@ def test_without_a_checkpoint(tmp_path: Path) -> None:
     log = opened(tmp_path)
     (note,) = log.recovery.notes
     assert note.startswith("there was no checkpoint; ")
-    assert log.start_offset == infos[0].base_offset  # the best that can be known
+    assert log.start_offset == infos[0].base_offset  # no more can be known
     assert offsets(rows(log)) == list(range(infos[0].base_offset, 121))
     assert [info[:4] for info in log.segments] == [info[:4] for info in infos]
     assert log.producers.get(7) is not None
@@ -558,7 +562,7 @@ def test_a_damaged_checkpoint_is_none() -> None:
 
 @pytest.mark.parametrize("name", ["checkpoint", "checkpoint.copy"])
 def test_damage_to_one_of_its_two_files_takes_nothing_back(name: str) -> None:
-    """Whatever happens to either: what was deleted stays deleted, it is told, and both are whole again."""
+    """Whichever is damaged, what was deleted stays deleted, the damage is reported, and both files are whole again."""
     source = FaultyDisk()
     log = filled(FOLDER, 4, config=ONE, disk=source)
     log.append([made(b"x", producer=5, sequence=0)], 0, 1)
@@ -630,7 +634,7 @@ def test_what_was_never_finished_is_thrown_away(tmp_path: Path) -> None:
 
 
 def test_a_deletion_is_finished() -> None:
-    """The start has moved, the power goes before any file has."""
+    """The start has moved, and the power goes before any file is removed."""
     disk = FaultyDisk()
     log = filled(FOLDER, 40, disk=disk)
     log.checkpoint()

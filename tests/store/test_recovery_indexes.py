@@ -1,4 +1,4 @@
-"""Indexes are derived: one that is missing, spoilt or too thin is rebuilt from its segment."""
+"""Indexes are derived: one that is missing, damaged or too thin is rebuilt from its segment."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def test_a_bad_index_is_rebuilt(tmp_path: Path, suffix: str, how: str, killed: b
 
 
 def thinned(folder: Path, records: int, suffix: str, *cuts: slice) -> Iterator[Log]:
-    """A log whose closed segment has such a part of its index only, for each cut; after each it has all of it again."""
+    """For each cut, a log whose closed segment has only this part of its index; afterwards the index must be whole
+    again."""
     config = TopicConfig(index_interval_bytes=100)
     log = filled(folder, records, config=config)
     log.roll()
@@ -88,7 +89,7 @@ def thinned(folder: Path, records: int, suffix: str, *cuts: slice) -> Iterator[L
 
 
 def test_an_index_that_is_too_thin_is_rebuilt(tmp_path: Path) -> None:
-    """It would not be wrong, but every read would walk through the whole segment."""
+    """Such an index is not wrong, but every read would walk through the whole segment."""
     for log in thinned(tmp_path, 3000, ".index", slice(0), slice(80)):
         assert batch.read_header(log.read(8000, 1)).base_offset == 7998
 
@@ -98,7 +99,7 @@ def test_a_time_index_that_is_too_thin_is_rebuilt(tmp_path: Path) -> None:
         assert log.find_timestamp(3500) == (2500, 3500)
 
 
-SECTOR = 512  # bytes that a disk writes or does not: there is no less
+SECTOR = 512  # bytes that a disk writes together, or not at all
 COARSE = 200  # bytes between index entries, before the topic's setting was changed
 
 
@@ -107,9 +108,9 @@ COARSE = 200  # bytes between index entries, before the topic's setting was chan
 def test_no_index_of_which_a_rebuild_left_parts_is_believed(
     tmp_path: Path, seed: int, disorder: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an older version left them, which wrote over the files where they stood: any sectors of what was there before,
-    here with another interval; of what was written; of neither, and any length."""
-    monkeypatch.setattr(index, "_LOOKS", 2)  # as few as there are in an index of a full segment, sector by sector
+    """An older version left them so, as it wrote over the files in place: any sectors of what was there before (here
+    with another interval), of what was written, or of neither; and any length."""
+    monkeypatch.setattr(index, "_LOOKS", 2)  # as few as there are for each sector in an index of a full segment
     random_ = random.Random(seed)
     times = list(range(1000, 2500))
     if disorder:
@@ -130,7 +131,7 @@ def test_no_index_of_which_a_rebuild_left_parts_is_believed(
     for (_, old), (path, new) in zip(indexes(tmp_path / "before", COARSE), indexes(folder, 100), strict=True):
         sectors = [random_.choice([old, new, new, b""])[at : at + SECTOR] for at in range(0, len(new), SECTOR)]
         data = b"".join(each.ljust(SECTOR, b"\0") for each in sectors)[: len(new)]
-        whole = random_.random() < 0.8  # else it is seen to be no index at once, and made anew
+        whole = random_.random() < 0.8  # else it is seen at once to be no index, and is made anew
         data = data[: -4 * SECTOR] + new[-4 * SECTOR :] if whole else data[: random_.randrange(len(new))]
         torn.append((path, data))
 
@@ -139,7 +140,7 @@ def test_no_index_of_which_a_rebuild_left_parts_is_believed(
             path.write_bytes(data)
         return opened(folder, TopicConfig(index_interval_bytes=100))
 
-    seams = [at // 12 * 12 for at in range(SECTOR, len(torn[1][1]), SECTOR)]  # of entries of two sectors
+    seams = [at // 12 * 12 for at in range(SECTOR, len(torn[1][1]), SECTOR)]  # entries that lie in two sectors
     asked = [int.from_bytes(torn[1][1][at : at + 8], "big") + 1 for at in seams]
     for time in [each for each in asked if each < 3000] + random_.sample(range(900, 2510), 20):
         first = next(((at, when) for at, when in enumerate(times) if when >= time), None)
@@ -170,7 +171,7 @@ def test_an_index_that_goes_wrong_in_memory_is_rebuilt(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_indexes_made_by_a_recovery_are_on_disk_once_it_is_over(checkpoint: bool) -> None:
-    """Those of closed segments and of the active one: no reader has to make them anew."""
+    """The indexes of closed segments and that of the active one: no reader has to make them anew."""
     disk = FaultyDisk()
     filled(FOLDER, 60, disk=disk)
     for name in disk.names(FOLDER):
@@ -185,7 +186,7 @@ def test_indexes_made_by_a_recovery_are_on_disk_once_it_is_over(checkpoint: bool
 
 
 class Names(Keep):
-    """Nothing that was not synced, but the names of files."""
+    """Keeps nothing that was not synced, but the names of files."""
 
     def name(self) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""What doctor finds, and what a rebuild of the indexes puts right."""
+"""What doctor finds, and what a rebuild of the indexes repairs."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def test_every_flipped_byte_of_an_index_is_found_and_put_right(tmp_path: Path, s
         log = opened(tmp_path)
         found = problems(log)
         if data is None:
-            assert found == []  # opening the log made it anew
+            assert found == []  # opening the log has made the index anew
         elif suffix == ".index" and data in (b"", whole[:-12]):
-            assert bool(found) == (data == whole[:-12])  # few entries are slow, not wrong
+            assert bool(found) == (data == whole[:-12])  # an index with few entries is slow, not wrong
         else:
             assert len(found) >= 1
             assert str(file) in found[0]
@@ -99,7 +99,7 @@ def test_a_segment_of_another_size_is_found(tmp_path: Path) -> None:
 
 
 def test_what_is_inside_of_batches_is_looked_at(tmp_path: Path) -> None:
-    """A checksum may be right over records that are not: such a batch came from no client of ours."""
+    """A checksum may be right over records that are damaged: no client of ours sends such a batch."""
     import struct
 
     from crc32c import crc32c

@@ -1,4 +1,4 @@
-"""Staged files against a disk that loses power at every step, fills up, and lies."""
+"""Staged files on a disk that loses power at every step, fills up, and lies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Frame = tuple[int, bytes]  # partition, batch
 
 
 class Some(Keep):
-    """Keeps what a coin says."""
+    """Keeps what chance decides."""
 
     def __init__(self, seed: int) -> None:
         self._chance = Random(seed)
@@ -35,7 +35,7 @@ class Some(Keep):
 
 
 class Attempts:
-    """Attempts that stage beside each other, and what of them is sealed."""
+    """Attempts that stage at the same time, and which of them are sealed."""
 
     def __init__(self, disk: FaultyDisk) -> None:
         self.files = StagedFiles(FOLDER, disk)
@@ -52,7 +52,7 @@ class Attempts:
         self.frames.setdefault(id, []).append((partition, data))
 
     def run(self, seed: int = 1) -> None:
-        """Some attempts; most of them are sealed, one of those is removed again."""
+        """Runs some attempts; most of them are sealed, and one of those is removed again."""
         chance = Random(seed)
         for step in range(12):
             id = f"a{chance.randrange(4)}"
@@ -64,7 +64,7 @@ class Attempts:
                 self.files.sync(id)
                 self.sealed.add(id)
         if "a1" in self.sealed:
-            self.sealed.discard("a1")  # its record goes first
+            self.sealed.discard("a1")  # its record is removed first
             self.files.remove("a1")
         self.stage("last", 0, batch.encode(None, [b"x"], timestamps=1))
 
@@ -75,7 +75,7 @@ class Attempts:
         return list(found)
 
     def check(self, disk: FaultyDisk) -> None:
-        """After a start: what was sealed is there to the last byte, and nothing else is."""
+        """After a start: what was sealed is there to the last byte, and nothing else is there."""
         self.files = StagedFiles(FOLDER, disk)
         self.files.open(self.sealed)
         assert {name.removesuffix(".staged") for name in disk.names(FOLDER)} == self.sealed

@@ -1,4 +1,4 @@
-"""A cleaned segment's witness: no byte of it is served that is not what the cleaner wrote, whoever reads."""
+"""The sums of a cleaned segment: no byte of it is served that the cleaner did not write, whoever reads it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
 from tests.store.logs import FOLDER, Row, log_files, opened, rows, unpacked
 from tests.store.test_cleaner import Some
 
-UNPROTECTED = range(16)  # of a batch: base offset, length, leader epoch
+UNPROTECTED = range(16)  # the bytes of a batch that its checksum does not cover: base offset, length, leader epoch
 
 
 def cleaned(folder: Path, batches: int = 60, keys: int = 15) -> Table:
@@ -51,7 +51,7 @@ def problems(log: Log) -> list[str]:
 
 
 def read_on(log: Log) -> tuple[list[Row], list[batch.BatchHeader], int]:
-    """Everything that can be had by reads, around what is refused; how often one was."""
+    """Everything that reads give, around what is refused; and how often a read was refused."""
     found: list[Row] = []
     headers: list[batch.BatchHeader] = []
     at, refused = log.start_offset, 0
@@ -68,7 +68,7 @@ def read_on(log: Log) -> tuple[list[Row], list[batch.BatchHeader], int]:
 
 
 def sent(log: Log, offset: int, size: int) -> bytes:
-    """What sendfile would give to one of Kafka's consumers."""
+    """What sendfile would send to one of Kafka's consumers."""
     return b"".join(
         file._file.pread(length, position) if isinstance(file, ProvenFile) else file.pread(length, position)
         for file, position, length in log.locate(offset, size)
@@ -142,7 +142,7 @@ def test_what_is_whole_around_the_damage_is_served(tmp_path: Path) -> None:
 
 
 def whole_batches(content: bytes) -> Iterator[int]:
-    """Where each ends."""
+    """Where each batch ends."""
     at = 0
     while at + batch.HEADER_SIZE <= len(content) and (end := at + batch.read_header(content, at).size) <= len(content):
         yield end
@@ -189,7 +189,7 @@ def test_without_its_sums_a_damaged_segment_is_refused(tmp_path: Path) -> None:
             log.read(0, 100)
         with pytest.raises(CorruptBatch):
             log.locate(0, 100)
-    assert len(problems(log)) == 2  # it is not what it was made of, and a leader epoch is wrong
+    assert len(problems(log)) == 2  # it differs from what was written, and a leader epoch is wrong
     assert not log_files(tmp_path, ".sums")[0].name.startswith("0" * 20)
 
 
@@ -201,7 +201,7 @@ def of_an_older_version(folder: Path) -> None:
 
 @pytest.mark.parametrize("stale", [False, True], ids=["without", "with sums of other segments"])
 def test_a_log_that_an_older_version_cleaned_gets_its_sums_at_its_next_cleaning(tmp_path: Path, stale: bool) -> None:
-    """An older version does not know the files: what stands there may be of segments that it has replaced."""
+    """An older version does not know these files: those that are there may be of segments that it has replaced."""
     table = cleaned(tmp_path, 200)
     of_an_older_version(tmp_path)
     for path in log_files(tmp_path, ".sums"):

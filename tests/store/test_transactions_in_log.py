@@ -1,8 +1,8 @@
-"""Random histories of transactions in one log, against lists: what is open, what is decided, what was aborted.
+"""Random histories of transactions in one log, compared with lists: what is open, what is decided, what was aborted.
 
-Producers write, commit and abort in any order, with others between them; the log is closed, loses power, loses its
-checkpoint, and its start moves up; cleanings take any of its events, and are killed at any of their steps. What the log
-then knows of transactions is what the plain lists say, and a consumer that reads committed events gets these.
+Producers write, commit and abort in any order, with others between them. The log is closed, loses power, loses its
+checkpoint, and its start moves up. Cleanings take any of its events, and are killed at any of their steps. What the log
+then knows of transactions is what the plain lists say, and that is what a consumer gets that reads committed events.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Model:
         self.log = Log.open(FOLDER, CONFIG, disk=self.disk)
         self.events: list[tuple[int | None, int, str]] = []  # producer of a transaction, its number, what it is
         self.open: dict[int, tuple[int, int]] = {}  # producer -> its transaction's number and first offset
-        self.ended: list[tuple[int, int, int, bool]] = []  # producer, first, marker, committed
+        self.ended: list[tuple[int, int, int, bool]] = []  # producer, first offset, its marker, committed
         self.number = 0
         self.cleaned: set[int] = set()  # offsets that are gone
         self.compacted = False
@@ -92,7 +92,7 @@ class Model:
             case "clean":
                 self.days += 2 * codec
                 self.clean(lambda offset: bool(offset % count))
-            case "kill a clean":  # `producer`: at which step
+            case "kill a clean":  # `producer`: the step of the kill
                 self.days += 2 * codec
                 self.log.sync()
                 self.disk.dies_at = self.disk.operations + producer
@@ -123,7 +123,7 @@ class Model:
         self.log.clean(verdicts, self.log.end_offset, self.days * DAY_MS)
 
     def batches(self) -> list[BatchHeader]:
-        """All that the log has."""
+        """All batches that the log has."""
         found: list[BatchHeader] = []
         at = self.log.start_offset
         while (span := self.log.read_span(at, 300)).data:
@@ -156,7 +156,8 @@ class Model:
         self.check_readers(known, start, end)
 
     def check_readers(self, known: Stability, start: int, end: int) -> None:
-        """What a reader who skips aborted transactions gets: all but their events, every offset accounted for."""
+        """Asserts what a reader that skips aborted transactions gets: all but their events, with every offset accounted
+        for."""
         hidden = {
             offset
             for producer, first, last, commit in self.ended
@@ -196,13 +197,14 @@ def test_the_log_knows_its_transactions_whatever_happens(steps: list[tuple[str, 
 @given(st.lists(st.tuples(st.sampled_from(["write", "commit", "abort"]), st.integers(0, 1))), st.integers(0, 30))
 @settings(max_examples=150, deadline=None)
 def test_the_cleaning_that_takes_markers_is_killed_at_any_step(steps: list[tuple[str, int]], at: int) -> None:
-    """The third one: the first takes events, the second gives the markers of what is gone a horizon."""
+    """It is the third cleaning: the first takes events, the second gives a horizon to the markers whose events are
+    gone."""
     model = Model()
     for kind, producer in steps:
         model.run(kind, producer, 1, 0)
     for producer in (0, 1):
         model.end(producer, commit=True)
-    model.write(2, 1, 0, transactional=False)  # the last of a segment stays
+    model.write(2, 1, 0, transactional=False)  # the last batch of a segment stays
     model.log.roll()
     for kind in ("clean", "clean", "kill a clean"):
         model.run(kind, at, 99, 1)
@@ -211,7 +213,7 @@ def test_the_cleaning_that_takes_markers_is_killed_at_any_step(steps: list[tuple
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_marker_goes_when_nothing_is_left_and_its_time_is_over(commit: bool) -> None:
-    """As Kafka's cleaner has it (KIP-534), whose markers wait for a cleaning that finds nothing of theirs, too."""
+    """As with Kafka's cleaner (KIP-534), whose markers also wait for a cleaning that finds none of their events."""
     model = Model()
     model.write(1, 2, 0, transactional=True)
     model.end(1, commit)
@@ -241,7 +243,7 @@ def test_a_marker_goes_when_nothing_is_left_and_its_time_is_over(commit: bool) -
 
 
 def test_a_marker_stays_while_a_producers_last_batch_does() -> None:
-    """Of which the header is left, for its sequence; a log that is read anew begins a transaction with it."""
+    """The batch's header is left, for its sequence; a log that is read anew begins a transaction with it."""
     model = Model()
     sent = batch.encode(
         [b"k"], [b"v"], timestamps=5, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True

@@ -1,4 +1,5 @@
-"""A log that is cut: where it ends, what is known then, what a crash at any step leaves, and readers beside it."""
+"""A log that is cut: where it ends, what is known then, what a crash at any step leaves, and what readers beside it
+see."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from tests.store.test_append_as_is import KEEPS, Batch, follow, holed, placed, w
 
 
 def check(log: Log, end: int, start: int = 0) -> None:
-    """A log of `filled` that ends here, and takes more."""
+    """Asserts that a log of `filled` ends at `end` and is sound."""
     assert (log.start_offset, log.end_offset, log.synced_offset) == (start, end, end)
     assert offsets(rows(log)) == list(range(start, end))
     assert [found for _, found in log.scrub() if found] == []
@@ -43,7 +44,7 @@ def test_it_may_be_cut_anywhere(tmp_path: Path) -> None:
     for offset in range(63):
         folder = tmp_path / str(offset)
         log = filled(folder, 20)
-        end = min(offset // 3 * 3, 60)  # a batch that is not whole below it goes
+        end = min(offset // 3 * 3, 60)  # a batch that is not whole below the offset goes
         assert log.truncate(offset) == end
         check(log, end)
         assert len(log_files(folder)) == len(log.segments)
@@ -73,7 +74,7 @@ def test_an_empty_log_and_one_that_is_cut_to_nothing(tmp_path: Path) -> None:
 
 def test_it_never_ends_before_its_start(tmp_path: Path) -> None:
     log = filled(tmp_path, 20)
-    log.delete_before(40)  # within the batch from 39 to 41
+    log.delete_before(40)  # it is within the batch from 39 to 41
     before = whole(log)
     for offset in (-1, 0, 38, 39, 40, 41):
         with pytest.raises(OffsetOutOfRange) as caught:
@@ -120,7 +121,7 @@ def test_epochs_that_began_there_are_forgotten() -> None:
         log.epochs.lead(epoch, log.end_offset)
         log.append([made(b"a", b"b")], epoch, 1)
     log.epochs.lead(9, log.end_offset)
-    shared = log.epochs  # others have it too
+    shared = log.epochs  # others hold this object, too
     assert log.truncate(7) == 6
     assert shared.end_of(9, 6) is None
     assert shared.kept(0, 99) == ((1, 0), (4, 2), (6, 4))
@@ -205,7 +206,7 @@ def test_a_producer_is_known_by_what_it_had_sent_before(tmp_path: Path) -> None:
 
 
 def test_no_more_is_read_than_since_the_high_watermark(tmp_path: Path) -> None:
-    """The checkpoint at the log's end keeps what one as of the high watermark knew, over a start too."""
+    """The checkpoint at the log's end keeps what the one at the high watermark knew, over a start, too."""
     log = filled(tmp_path, 40)
     sent(log, 1, 0)  # 120
     log.high_watermark = 121
@@ -230,7 +231,7 @@ def test_no_more_is_read_than_since_the_high_watermark(tmp_path: Path) -> None:
 
 
 def test_what_was_cleaned_is_not_read_again_for_it() -> None:
-    """A marker that a cleaning has taken since would leave its transaction open for ever."""
+    """A marker that a cleaning has taken since then would leave its transaction open for ever."""
     disk = FaultyDisk()
     log = Log.open(FOLDER, replace(SMALL, delete_retention_ms=0), disk=disk)
     tx = batch.encode(
@@ -252,11 +253,11 @@ def test_what_was_cleaned_is_not_read_again_for_it() -> None:
     assert [header.base_offset for header, _ in batch.split(whole(log))] == [2, 3, 4]
     log.checkpoint()
     assert log.truncate(4) == 4
-    assert log.producers.stability.open == {3: 3}  # the next one's, not the cleaned one's
+    assert log.producers.stability.open == {3: 3}  # that of the following transaction, not of the cleaned one
 
 
 def test_what_retention_took_is_not_missed_for_it() -> None:
-    """So would a marker that went with the oldest segments."""
+    """A marker that went with the oldest segments would leave its transaction open as well."""
     log = opened(FOLDER, disk=FaultyDisk())
     tx = batch.encode(
         [b"k"], [b"x"], timestamps=1, producer_id=3, producer_epoch=0, base_sequence=0, transactional=True
@@ -299,7 +300,8 @@ def test_the_high_watermark_is_kept_and_bounded(tmp_path: Path) -> None:
 
 
 def lost(work: Callable[[], object], disk: FaultyDisk, step: int, keep: Keep) -> bool:
-    """Whether the work got as far as this step of the disk, at which the power went or the process was killed."""
+    """Does the work; at this step of the disk the power goes or the process is killed. Returns whether the work got
+    that far."""
     disk.dies_at = disk.operations + step
     try:
         work()
@@ -362,7 +364,8 @@ def test_a_loss_at_any_step_leaves_all_or_nothing(
 
 @pytest.mark.parametrize("again", [True, False])
 def test_a_disk_that_refuses_any_step(again: bool) -> None:
-    """Before the decision nothing is changed; behind it the log takes no more appends, and the next start finishes."""
+    """Before the decision nothing is changed. After it the log takes no more appends, and the next start finishes the
+    cut."""
     seen = set()
     for step in range(100):
         disk = FaultyDisk()
@@ -393,7 +396,7 @@ def test_a_disk_that_refuses_any_step(again: bool) -> None:
 
 
 def test_a_start_that_cannot_note_a_finished_truncation_takes_no_appends() -> None:
-    """They would be cut by the next one."""
+    """The next start would cut these appends."""
     broken = 0
     for step in range(100):
         disk = FaultyDisk()
@@ -420,7 +423,7 @@ def test_a_start_that_cannot_note_a_finished_truncation_takes_no_appends() -> No
 
 
 def test_readers_beside_it_see_the_log_before_or_after(tmp_path: Path) -> None:
-    """Also where other batches come to stand at the places that they were about to read."""
+    """Also where other batches come to stand at the positions that readers were about to read."""
     log = Log.open(tmp_path, replace(SMALL, segment_bytes=3000))
     stop, problems = threading.Event(), []
 
@@ -474,7 +477,8 @@ def _values(data: bytes | bytearray | memoryview) -> list[tuple[int, bytes]]:
 @pytest.mark.parametrize("size", [70, 300, 3000])
 @pytest.mark.parametrize("new", [b"new", b"", *[b"y" * length for length in range(4, 40, 5)]])
 def test_a_read_that_is_overtaken_begins_anew(monkeypatch: pytest.MonkeyPatch, at: int, size: int, new: bytes) -> None:
-    """Where the batch stood that it had found, another one stands, whole, and not the next; or the midst of one."""
+    """At the position of the batch that the read had found, another whole batch stands, but not the next one; or the
+    middle of one."""
     disk = FaultyDisk()
     log = opened(FOLDER, replace(SMALL, index_interval_bytes=10_000), disk)
     log.append_as_is([placed(number * 5, b"old") for number in range(12)], 1)

@@ -57,7 +57,7 @@ def test_what_is_applied_is_found(views: Views) -> None:
 
 
 def test_what_is_read_of_large_entries_is_bounded_in_bytes(views: Views) -> None:
-    """A thousand of a megabyte were looked up at once, to know their offsets."""
+    """A thousand entries of a megabyte used to be looked up at once, to know their offsets."""
     keys = [b"k%02d" % number for number in range(40)]
     for offset, key in enumerate(keys):
         views.apply(1, entries(key, offset=offset, value=bytes(1_000_000) if offset % 2 else None), offset + 1)
@@ -314,7 +314,7 @@ def test_a_write_that_would_stall_waits_and_is_not_lost(tmp_path: Path) -> None:
         plain |= entries(b"%d" % (offset % 700), b"x", b"y", offset=offset, value=b"x" * 20_000)
     views.close()
     assert found == plain
-    assert busy  # 60 MB in memtables of 64 KiB: the flushes must have been behind at some time
+    assert busy  # 60 MB in memtables of 64 KiB: at some time the flushes must have been behind
 
 
 def test_a_stalled_write_says_so_and_writes_nothing(tmp_path: Path) -> None:
@@ -450,7 +450,7 @@ def test_a_damaged_block_is_an_error_and_never_the_end_of_the_data(tmp_path: Pat
 
 @pytest.mark.parametrize("others", [0, 3, 50, 5_000])
 def test_keys_that_another_view_has_are_found(views: Views, others: int) -> None:
-    """However many keys it has beside them; those that were taken out of it since are found, too."""
+    """However many keys it has beside them. Keys that were taken out of that view since then are found, too."""
     keys = [b"k%04d" % number for number in range(0, 1000, 10)]
     views.apply(1, entries(*keys), 1000)
     views.apply(2, entries(*keys[::7], *(b"k%04d.%d" % (number % 1000, number) for number in range(others))), 6000)
@@ -482,7 +482,7 @@ def test_what_is_unwritten_is_found(views: Views) -> None:
 
 
 def test_keys_that_change_again_are_written_once(views: Views) -> None:
-    """However often: until so many are folded that a crash would make the next start long."""
+    """However often they change, until so many events are folded that a start after a crash would take long."""
     hot = [b"%d" % number for number in range(100)]
     for offset in range(0, MOST_FOLDED, 100):
         views.apply(1, entries(*hot, offset=offset), offset + 100)
@@ -495,7 +495,7 @@ def test_keys_that_change_again_are_written_once(views: Views) -> None:
 
 
 def test_keys_that_fit_stay_however_often_they_change(tmp_path: Path) -> None:
-    """Up to three quarters of the room: what is replaced is free again."""
+    """They stay up to three quarters of the room: what is replaced is free again."""
     views = Views(tmp_path / "views", memtable_bytes=16 << 20)
     room = rocks.most_gathered(16 << 20)
     hot = [b"%06d" % number for number in range(room * 7 // 10 // 300)]
@@ -529,14 +529,16 @@ def test_views_with_few_entries_take_memory(tmp_path: Path) -> None:
 
 
 def test_few_keys_come_to_files_too(views: Views) -> None:
-    """After so many events, however few entries they make: else a start after a crash would fold them for minutes."""
+    """They are written after so many events, however few entries these make: else a start after a crash would fold them
+    for minutes."""
     for offset in range(0, MOST_UNFLUSHED + 2 * MOST_FOLDED, 1000):
         views.apply(1, entries(b"hot", offset=offset), offset + 1000, events=1000)
     wait_until(lambda: bool(views.files()), "a flush")
 
 
 def test_a_memtable_ends_with_a_small_write(tmp_path: Path) -> None:
-    """However many views there are: each lookup and each page of a scan sorts a list that is incomplete."""
+    """However many views there are: each lookup and each page of a scan would have to sort a list that is
+    incomplete."""
     views = Views(tmp_path / "views", memtable_bytes=16 << 20)
     for number in range(1, 1001):
         views.apply(number, entries(b"a", b"b", b"c", value=b"x" * 20), 3, strays=(1000, False))
@@ -550,7 +552,7 @@ def test_a_memtable_ends_with_a_small_write(tmp_path: Path) -> None:
 
 
 def test_no_write_is_very_large(tmp_path: Path) -> None:
-    """It would stop the event loop for a second."""
+    """A very large write would stop the event loop for a second."""
     views = Views(tmp_path / "views", memtable_bytes=1 << 30)
     for offset in range(100):
         views.apply(1, entries(b"%d" % offset, offset=offset, value=b"x" * 100_000), offset + 1)
@@ -560,7 +562,7 @@ def test_no_write_is_very_large(tmp_path: Path) -> None:
 
 
 def test_long_keys_take_memory(views: Views) -> None:
-    """As much as long values."""
+    """As much as long values take."""
     room = rocks.most_gathered(1 << 20)
     for offset in range(100):
         views.apply(1, entries(b"%060000d" % offset, offset=offset), offset + 1)
@@ -569,7 +571,7 @@ def test_long_keys_take_memory(views: Views) -> None:
 
 
 def test_small_files_that_pile_up_slow_the_fold(views: Views) -> None:
-    """Scans have little written at a time: what is unwritten is never full then."""
+    """Scans have small amounts written at a time, so what is unwritten is never full then."""
     views._db.set_options({"disable_auto_compactions": "true"})
     for offset in range(rocks.LEVEL0_LIMIT):
         assert not views.busy()
@@ -583,7 +585,8 @@ def test_small_files_that_pile_up_slow_the_fold(views: Views) -> None:
 
 
 def test_memtables_that_pile_up_slow_the_fold(views: Views, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before there is none left: a scan would wait for one, and the event loop with it."""
+    """The fold slows down before there is no memtable left: else a scan would wait for one, and the event
+    loop with it."""
     views.apply(1, entries(b"a"), 1)
     assert not views.busy()
     piled = {"num-immutable-mem-table": rocks.LISTS - rocks.LISTS_MERGED}

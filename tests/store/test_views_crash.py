@@ -27,7 +27,7 @@ def opened(folder: Path) -> Views:
 
 
 def write_on(folder: Path, seed: int) -> None:
-    """Goes on from what the views hold, without an end; a line of output for each 10 steps."""
+    """Goes on from what the views hold, without an end; prints a line for each 10 steps."""
     views = opened(folder)
     chance = random.Random()
     offsets = {number: views.applied(number) for number in NUMBERS}

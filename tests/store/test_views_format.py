@@ -1,4 +1,4 @@
-"""VIEWS.md against the database: its example, byte by byte, and its table of the catalog's keys."""
+"""VIEWS.md, compared with the database: its example, byte by byte, and its table of the catalog's keys."""
 
 from __future__ import annotations
 

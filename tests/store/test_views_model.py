@@ -1,4 +1,5 @@
-"""Views against a dict: random histories with tombstones, drops, flushes, reopenings and snapshots held over them."""
+"""Views, compared with a dict: random histories with tombstones, drops, flushes, reopenings and snapshots that are held
+meanwhile."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ class ViewHistory(RuleBasedStateMachine):
         self.end[number] = self.applied[number] = offsets.stop
         for offset, (key, value) in zip(offsets, records, strict=True):
             if key is not None:
-                # The plain fold, one record at a time; unpacked again so that both sides meet in the same form.
+                # The plain fold, one record at a time. It is unpacked again, so that both sides have the same form.
                 assert unpack_entry(packed[key])[0] >= offset
                 if entry_offset(packed[key]) == offset:
                     assert unpack_entry(packed[key]) == (offset, 7, value, ())
@@ -51,14 +52,14 @@ class ViewHistory(RuleBasedStateMachine):
 
     @rule(number=st.sampled_from(NUMBERS), gone=st.lists(keys, max_size=3))
     def take_out(self, number: int, gone: list[bytes]) -> None:
-        """As housekeeping does with tombstones whose time is over."""
+        """Takes keys out as housekeeping does with expired tombstones."""
         gone = [key for key in gone if key not in self.models[number] or is_tombstone(self.models[number][key])]
         self.views.apply(number, {}, self.applied[number], gone)
         for key in gone:
             entry = self.models[number].pop(key, None)
             for _, models, _ in self.snapshots:
                 if number in models and entry is not None and models[number].get(key) == entry:
-                    self.maybe.add((number, key))  # a snapshot need not show it any more
+                    self.maybe.add((number, key))  # a snapshot may show it or not
 
     @rule(number=st.sampled_from(NUMBERS), reclaim=st.booleans())
     def drop(self, number: int, reclaim: bool) -> None:

@@ -1,4 +1,4 @@
-"""A view as a plain dict, and steps of a history that a view and the dict both take."""
+"""A view as a plain dict, and steps of a history that are applied to a view and to the dict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Model = dict[bytes, bytes]  # record key -> packed entry
 
 
 def read_all(snapshot: ViewSnapshot, number: int, page: int = 7, **chosen: object) -> dict[bytes, bytes]:
-    """Every entry of a scan, a page at a time; checks what holds for every page."""
+    """Every entry of a scan, a page at a time; checks what must hold for every page."""
     found: dict[bytes, bytes] = {}
     chosen = dict(chosen)
     while True:
@@ -30,7 +30,7 @@ def living(model: Model) -> Model:
 
 
 def step(seed: int, offset: int, records: int, keys: int, value: int) -> Model:
-    """The entries of one apply: reproducible from its arguments alone, about one in eight a tombstone."""
+    """The entries of one apply. The arguments alone determine them; about one in eight is a tombstone."""
     chance = random.Random(f"{seed} {offset}")
     found: Model = {}
     for index in range(records):
