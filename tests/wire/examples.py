@@ -1,4 +1,4 @@
-"""What travels, as PROTOCOL.md shows it: of each message at least one example, with its fields."""
+"""At least one example of each message for PROTOCOL.md, with its fields."""
 
 # ruff: noqa: E501 - a record batch is as long as it is
 

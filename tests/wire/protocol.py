@@ -94,7 +94,7 @@ def _chapter(module: ModuleType) -> str:
 
 
 def _told(node: ast.ClassDef, source: str) -> Told:
-    """Of each field its type and what it means, as its comment has it; and its class's docstring."""
+    """The type and the meaning of each field, from the comment beside it; and the docstring of the class."""
     lines = source.splitlines()
     told = {"": ((ast.get_docstring(node) or "").strip(), "")}
     for field in node.body:
@@ -171,7 +171,7 @@ def _default(value: Any) -> str:
 
 
 def as_packed(items: list[Any]) -> list[bytes]:
-    """Keys, entries and nils as they stand in a Raw field."""
+    """Keys, entries and nils as bytes, in the form that they have in a Raw field."""
     return [
         pack_entry(item[0], item[1], item[2], item[3]) if type(item) is list else msgpack.packb(item) for item in items
     ]
@@ -191,7 +191,7 @@ def frame_of(name: str, fields: dict[str, Any]) -> bytes:
 
 
 def example(name: str, fields: dict[str, Any]) -> str:
-    """The title of an example, and its bytes, with what they mean beside them."""
+    """The title of an example, and its bytes, with their meaning beside them."""
     data = frame_of(name, fields)
     answer = issubclass(class_of(name), Answer)
     kind = int.from_bytes(data[4:8], "big") & ~ANSWER

@@ -1,4 +1,4 @@
-"""Arrays of native requests are bounded where they are read, every one that the messages declare."""
+"""Every array that a message of a native request declares is bounded where it is read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from krappy.wire.messages import REQUESTS, parse
 from krappy.wire.schema import MOST, check_for
 
 ITEMS: dict[Any, Any] = {str: "x", int: 1, bytes: b"x"}
-# Arrays of keys: what they take on the wire, and an answer's room, bound them.
+# Arrays of keys: they are bounded by the bytes that they take on the wire, and by an answer's room.
 OF_BYTES = {("MultiGet", "keys")}
 
 
@@ -42,7 +42,7 @@ def arrays() -> list[tuple[Any, str, Any]]:
 
 
 def parts(hint: Any) -> Iterator[Any]:
-    """The hint, and the types that it is made of: those of a union, and what is annotated."""
+    """The hint, and the types of which it is made: those of a union, and those that are annotated."""
     yield hint
     if typing.get_origin(hint) is not list:
         for each in typing.get_args(hint):
@@ -95,7 +95,8 @@ def test_every_array_of_a_request_is_a_set_or_says_why_not() -> None:
 
 
 def test_what_is_named_twice_is_read_once() -> None:
-    """At the place of the first; where only a part of an element is its name, the last one stands."""
+    """It is read at the place of the first one. Where the name is only a part of an element, the last
+    element stands."""
 
     def read(cls: Any, **values: Any) -> Any:
         return parse(cls, values)

@@ -1,4 +1,4 @@
-"""Whatever the bytes: a peer of ours gets messages, ProtocolError or InvalidRequest, and nothing else."""
+"""Whatever the bytes are, a peer of ours gets messages, ProtocolError or InvalidRequest, and nothing else."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAPS = st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=5), VALUES, ma
 
 
 def as_a_broker(data: bytes) -> int:
-    """Reads frames as a broker does; how many requests were understood."""
+    """Reads frames as a broker does; returns how many requests were understood."""
     reader = FrameReader(1 << 16)
     reader.feed(data)
     understood = 0
@@ -130,5 +130,5 @@ def _some(cls: type[Any]) -> tuple[Any, ...]:
 
 
 def test_the_reader_understands_what_is_right() -> None:
-    """So that the tests above do not hold of a reader that refuses everything."""
+    """Else the tests above would also hold for a reader that refuses everything."""
     assert as_a_broker(messages.Message(1, b"x").frame(1) + messages.Ping().frame(2)) == 2

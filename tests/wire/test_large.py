@@ -1,4 +1,4 @@
-"""Large requests: unpacked as any other, but for what would take many times their size."""
+"""Large requests are unpacked as any other, except for those that would take many times their size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The codec of messages, tested as a table: each case is read whole, byte by byte, and with more behind it."""
+"""The codec of messages, tested as a table: each case is read whole, byte by byte, and with more bytes behind it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,8 @@ ANSWERS: list[tuple[Answer, int, dict[str, Any]]] = [
 
 
 def check_case(message: Request | Answer, id: int, fields: dict[str, Any]) -> None:
-    """Written it has these fields; read it is itself: whole, one byte at a time, and with trailing data."""
+    """A message has these fields when it is written, and is itself when it is read: whole, one byte at a time, and with
+    trailing data."""
     data = message.frame(id)
     answer = ANSWER if isinstance(message, Answer) else 0
 

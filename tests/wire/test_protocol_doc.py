@@ -1,4 +1,4 @@
-"""PROTOCOL.md is the protocol: every example in it is run, every message and field of the code is in it."""
+"""PROTOCOL.md is the protocol: every example in it is run, and every message and field of the code is in it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def octets(lines: list[str]) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """Tuples as the lists that they are on the wire."""
+    """A value with lists in place of its tuples, as on the wire."""
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
     return {key: plain(each) for key, each in value.items()} if isinstance(value, dict) else value

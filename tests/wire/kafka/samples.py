@@ -1,4 +1,4 @@
-"""Every (API, version, direction) that is spoken, and random messages that other implementations can hold too."""
+"""Every (API, version, direction) that is spoken, and random messages that other implementations can hold, too."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from krappy.wire.kafka import (
 from krappy.wire.kafka.notation import FIXED, Field, at, read
 from krappy.wire.kafka.schema import FIRST_FLEXIBLE, TABLE
 
-LARGEST_TIME = 1 << 40  # ms; other implementations make a date of it
+LARGEST_TIME = 1 << 40  # ms; other implementations make a date of times
 
 
 class Kind(NamedTuple):
@@ -31,7 +31,7 @@ class Kind(NamedTuple):
         return at(read(shape.response if self.response else shape.request), self.version)
 
     def encode(self, message: dict[str, Any]) -> bytes:
-        """The body alone."""
+        """The message's body only."""
         if self.response:
             whole = b"".join(bytes(part) for part in encode_response(self.key, self.version, 0, message))
             return whole[len(frame_of_nothing(self)) :]
@@ -47,7 +47,7 @@ class Kind(NamedTuple):
 
 
 def frame_of_nothing(kind: Kind) -> bytes:
-    """A size and a header, with no body: as long as those of every message of this kind."""
+    """A size and a header without a body, both as long as in every message of this kind."""
     flexible = kind.version >= FIRST_FLEXIBLE[kind.key]
     if kind.response:
         return bytes(8 + (flexible and kind.key is not ApiKey.API_VERSIONS))
@@ -105,7 +105,7 @@ def number(chance: random.Random, field: Field) -> int:
 
 
 def leanest(fields: tuple[Field, ...]) -> dict[str, Any]:
-    """A message of as few bytes as it can have with one element in each array of structs."""
+    """A message of the fewest bytes that it can have with one element in each array of structs."""
     found: dict[str, Any] = {}
     for field in fields:
         if field.present and field.kind == "struct":
@@ -143,7 +143,8 @@ def _expected(given: Any, field: Field) -> Any:
 
 
 def once(elements: list[Any], field: Field) -> list[Any]:
-    """What a reader of an array that is a set makes of its elements: each at the place of the first of its key."""
+    """What a reader of an array that is a set makes of its elements: each key once, at the place of its
+    first element."""
     kept: list[Any] = []
     for element in elements:
         if not field.once:

@@ -29,7 +29,7 @@ from tests.wire.kafka.samples import KINDS, Kind, expected, leanest, message, pl
 MESSAGES = 3  # random messages of each kind
 
 
-OWN = 10_000  # tags from which on fields are Krappy's own
+OWN = 10_000  # fields with tags from this on are Krappy's own
 
 
 def messages(fields: tuple[Field, ...], kind: Kind) -> Iterator[dict[str, Any]]:
@@ -39,7 +39,7 @@ def messages(fields: tuple[Field, ...], kind: Kind) -> Iterator[dict[str, Any]]:
 
 
 def of_kafka(fields: tuple[Field, ...]) -> tuple[Field, ...]:
-    """Without those that are Krappy's own: nobody else writes them."""
+    """The fields without those that are Krappy's own, which nobody else writes."""
     return tuple(
         replace(field, fields=of_kafka(field.fields)) for field in fields if field.tag is None or field.tag < OWN
     )
@@ -54,7 +54,7 @@ def test_every_api_has_all_its_facts() -> None:
 def test_what_is_written_is_read_back(kind: Kind) -> None:
     for given in [*messages(kind.fields(), kind), leanest(kind.fields())]:
         assert plain(kind.decode(kind.encode(given))) == expected(given, kind.fields())
-    # A message of defaults is what one without keys is.
+    # An empty dict stands for a message of defaults.
     nothing = kind.encode({})
     assert kind.encode(kind.decode(nothing)) == nothing
 
@@ -87,7 +87,7 @@ def test_against_kio(kind: Kind) -> None:
 
 
 def assert_same_names(entity: Any, fields: tuple[Field, ...]) -> None:
-    """kio's names are ours, but for times: it leaves out the unit."""
+    """Asserts that kio's names are ours, except for those of times: kio leaves out the unit."""
     theirs = {field.name for field in fields_of(entity)}
     hints = get_type_hints(entity)
     ours = {field.name.removesuffix("_ms") if field.name not in theirs else field.name: field for field in fields}
@@ -104,7 +104,7 @@ def assert_same_names(entity: Any, fields: tuple[Field, ...]) -> None:
 def theirs() -> dict[tuple[int, bool], Any]:
     """kafka-python's class for each (API key, whether a response)."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # it reads its resources in an old way
+        warnings.simplefilter("ignore", DeprecationWarning)  # it reads its resources in a deprecated way
         for module in ("admin", "consumer", "metadata", "producer", "sasl"):
             importlib.import_module(f"kafka.protocol.{module}")
         from kafka.protocol.api_message import ApiMessage
@@ -132,17 +132,18 @@ def test_against_kafka_python(kind: Kind) -> None:
     fields = of_kafka(kind.fields())
     for given in messages(fields, kind):
         if kind.key is ApiKey.API_VERSIONS and kind.response:
-            given["error_code"] = 0  # it reads the rest of a refusal as version 0
+            given["error_code"] = 0  # kafka-python reads the rest of a refusal as version 0
         ours = kind.encode(given)
         found = cls.decode(ours, version=kind.version)
         differs = assert_same_values(found, given, fields)
         if not differs:
-            found._header = None  # its `encode` asks for it
+            found._header = None  # kafka-python's `encode` asks for it
             assert bytes(found.encode(version=kind.version)) == ours
 
 
 def assert_same_values(theirs: Any, ours: dict[str, Any], fields: tuple[Field, ...]) -> bool:
-    """Whether fields were met that kafka-python keeps otherwise: sets of bits, and default structs as None."""
+    """Asserts that the values are the same. Returns whether there were fields that kafka-python keeps otherwise: sets
+    of bits, and default structs, which it has as None."""
     differs = False
     for field in fields:
         if not field.present:

@@ -93,7 +93,7 @@ def test_nothing_is_allocated_for_a_count_that_does_not_fit() -> None:
 
 
 def test_an_array_of_a_request_has_so_many_elements_and_no_more() -> None:
-    """A name of no letters is one byte on the wire and a dict of hundreds in memory."""
+    """A name of no letters is one byte on the wire, and a dict of hundreds of bytes in memory."""
     kind = Kind(ApiKey.METADATA, 9, False)
     kind.decode(kind.encode({"topics": [{"name": ""}] * MOST}))
     with pytest.raises(ProtocolError, match="too many elements"):
@@ -110,7 +110,7 @@ def test_the_elements_of_all_arrays_count_together() -> None:
 
 
 def tags(number: int) -> bytes:
-    """So many tagged fields of an unknown tag, without a value: two bytes each."""
+    """`number` tagged fields of an unknown tag, without a value: two bytes each."""
     assert 128 <= number < 1 << 21
     return bytes([number & 127 | 128, number >> 7 & 127 | 128, number >> 14]) + b"\x05\0" * number
 
@@ -121,7 +121,7 @@ def tags(number: int) -> bytes:
     ids=["with unknown tags only", "with tags of its own"],
 )
 def test_tagged_fields_count_as_elements(key: ApiKey, version: int, fields: str) -> None:
-    """Millions of them fit into a frame."""
+    """A frame has room for millions of them."""
     body = bytes.fromhex(fields)
     assert read_request(key, version, memoryview(body + tags(MOST_ELEMENTS)))[1] == MOST_ELEMENTS
     with pytest.raises(ProtocolError, match="too many tagged fields"):
@@ -153,7 +153,7 @@ def test_a_response_may_have_more() -> None:
 
 
 def test_an_element_of_no_bytes_is_not_compiled() -> None:
-    """Any number of them would fit into no bytes."""
+    """Else any number of them would fit into no bytes."""
     fields = at(read("a []\n  b int32 5+"), 4)
     with pytest.raises(ValueError, match="an element of no bytes"):
         compile_reader(fields, flexible=False)
@@ -203,7 +203,7 @@ def test_a_produce_that_wants_no_answer(version: int) -> None:
 
 
 def test_of_a_long_client_id_only_the_beginning_is_read() -> None:
-    """Each of thousands of connections keeps that of its last request."""
+    """Each of thousands of connections keeps the client id of its last request."""
     header = parse_header(memoryview(HEADER.pack(3, 4, 1, 32767) + b"c" * 32767 + b"body"))
     assert (header.client_id, header.body_at) == ("c" * LONGEST_CLIENT_ID, 10 + 32767)
 

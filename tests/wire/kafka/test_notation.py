@@ -66,7 +66,7 @@ def test_what_is_not_of_it(text: str) -> None:
 
 @pytest.mark.parametrize("flexible", [False, True])
 def test_an_array_of_uuids(flexible: bool) -> None:
-    """No API here has one yet; Kafka's do."""
+    """No API here has such an array yet, but Kafka has some."""
     fields = at(read("ids []uuid"), 0)
     given = {"ids": [bytes(16), bytes(range(16))]}
     data = bytes(compile_writer(fields, flexible)(bytearray(), [], given))

@@ -1,5 +1,5 @@
-"""Arrays that are sets for Kafka have each element once, whatever a peer sends: so what it asks for is bounded by what
-there is."""
+"""Arrays that are sets for Kafka have each element once, whatever a peer sends: so what a request asks for is bounded
+by what there is."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from krappy.wire.kafka.reading import MOST
 from krappy.wire.kafka.schema import TABLE
 from tests.wire.kafka.samples import Kind
 
-# Why an array of a request is no set: what is named twice there is refused, or answered for by its place. New arrays
-# must be marked in the schema, or be listed here with their reason.
+# Why an array of a request is no set: what is named twice in it is refused, or each element is answered by its place.
+# New arrays must be marked in the schema, or be listed here with their reason.
 NOT_ONCE = {
     (ApiKey.PRODUCE, "topic_data"): "a partition named twice is refused",
     (ApiKey.PRODUCE, "topic_data.partition_data"): "a partition named twice is refused",
@@ -84,7 +84,7 @@ def test_every_array_of_a_request_is_a_set_or_says_why_not() -> None:
 def test_copies_are_read_once_and_too_many_elements_not_at_all(
     key: ApiKey, path: tuple[str, ...], field: Field
 ) -> None:
-    """Of the versions that have it, the first and the last are tried with as many as there may be."""
+    """The first and the last version that have the array are tried, with as many elements as there may be."""
     low, high = RANGES[key]
     kinds = [Kind(key, version, False) for version in range(low, high + 1)]
     having = [kind for kind in kinds if read_array(kind, path, 1)]
@@ -98,7 +98,8 @@ def test_copies_are_read_once_and_too_many_elements_not_at_all(
 
 
 def read_array(kind: Kind, path: tuple[str, ...], count: int) -> Any:
-    """The array at `path`, as it is read of a message that has `count` copies in it; none if this version has none."""
+    """The array at `path`, as it is read from a message that has `count` copies in it; none if this version has no such
+    array."""
     found: Any = kind.decode(kind.encode(nested(kind.fields(), path, count)))
     for name in path:
         found = found[0] if isinstance(found, list) and found else found
@@ -107,7 +108,7 @@ def read_array(kind: Kind, path: tuple[str, ...], count: int) -> Any:
 
 
 def nested(fields: tuple[Field, ...], path: tuple[str, ...], count: int) -> dict[str, Any]:
-    """A message of the least, but for `count` copies in the array at `path`; each array on the way has one element."""
+    """The smallest message, but with `count` copies in the array at `path`; each array on the way has one element."""
     name, *rest = path
     field = next(field for field in fields if field.name == name)
     if field.kind != "struct":
@@ -130,7 +131,7 @@ def test_what_is_named_twice_is_joined() -> None:
 
 
 def test_of_a_partition_that_is_named_twice_the_last_stands() -> None:
-    """As in Kafka's `FetchRequest.fetchData`, a map."""
+    """As in Kafka's `FetchRequest.fetchData`, which is a map."""
     kind = Kind(ApiKey.FETCH, 12, False)
     asked = [{"partition": at, "fetch_offset": offset} for at, offset in ((1, 5), (2, 6), (1, 7))]
     found = kind.decode(kind.encode({"topics": [{"topic": "t", "partitions": asked}]}))

@@ -1,4 +1,4 @@
-"""A response in parts: records go through as they were given, all else is bytes around them."""
+"""A response in parts: records go through as they were given, and everything else is bytes around them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from krappy.wire.kafka.writing import INLINE
 
 
 class InFile:
-    """Stands for bytes of a file, which nobody has read."""
+    """Stands for bytes of a file that nobody has read."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -27,7 +27,7 @@ def fetched(version: int, *records: Any) -> list[Part]:
 
 
 def records_of(version: int, parts: list[Part]) -> list[bytes | None]:
-    """What a client reads, with zeros for what is in files."""
+    """The records that a client reads, with zeros for those that are in files."""
     data = b"".join(bytes(part.size) if isinstance(part, InFile) else part for part in parts)
     assert struct.unpack_from(">i", data)[0] == len(data) - 4
     _, found = decode_response(ApiKey.FETCH, version, memoryview(data)[4:])

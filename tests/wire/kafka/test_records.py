@@ -37,7 +37,7 @@ KAFKAS = [
         "000400000100000000000000000705c3a4206d0000018bcfe568000100100102030405060708090a0b0c0d0e0f10",
     ),
 ]
-LACKING = {"leader_epoch": -1, "expire_timestamp": -1, "topic_id": bytes(16)}  # what a version has no field for
+LACKING = {"leader_epoch": -1, "expire_timestamp": -1, "topic_id": bytes(16)}  # defaults of fields that a version lacks
 
 
 @pytest.mark.parametrize(("schema", "version", "fields", "data"), KAFKAS)

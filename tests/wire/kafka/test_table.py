@@ -1,8 +1,8 @@
-"""The codec as a table: each (message, bytes) is written, read whole, cut at every byte, and read with more behind it
-(which a request may have and a response may not).
+"""The codec as a table: each (message, bytes) is written, read whole, cut at every byte, and read with more bytes
+behind it (which a request may have and a response may not).
 
-The bytes are written out by hand from Kafka's protocol guide and KIP-482, so that they hold the codec where it agrees
-with itself. `records` are any bytes here.
+The bytes are written out by hand from Kafka's protocol guide and KIP-482. So they also find mistakes that the writer
+and the reader of the codec share. `records` are any bytes here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ TOPIC_ID = bytes(range(16))
 
 
 class Case(NamedTuple):
-    """`message`: what is written, and must be among what is read. `text`: all after the size as hex; `#` a remark."""
+    """`message`: what is written, and must be among what is read. `text`: everything behind the size, as hex; `#`
+    begins a remark."""
 
     key: ApiKey
     version: int
@@ -28,7 +29,7 @@ class Case(NamedTuple):
 
     @property
     def frame(self) -> bytes:
-        """With its size."""
+        """The frame with its size."""
         body = bytes.fromhex("".join(line.partition("#")[0] for line in self.text.splitlines()))
         return len(body).to_bytes(4, "big") + body
 
@@ -292,7 +293,7 @@ def name(case: Case) -> str:
 
 
 def contains(found: Any, given: Any) -> bool:
-    """Whether what was read says what was written; keys that were left out have their defaults."""
+    """Whether what was read has what was written; keys that were left out have their defaults."""
     if isinstance(given, dict):
         return isinstance(found, dict) and all(contains(found[key], given[key]) for key in given)
     if isinstance(given, list):
