@@ -221,7 +221,7 @@ def test_a_stopping_broker_ends_a_members_waiting_poll_at_once(tmp_path: Path) -
 
 
 class Stopped:
-    """A broker that can be stopped while its clients are still there."""
+    """A broker that can be stopped while its clients are still connected."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -295,7 +295,7 @@ def test_many_requests_at_once_let_others_have_their_turn(tmp_path: Path, monkey
 
     monkeypatch.setattr(Connection, "_dispatch", note)
     trio.run(main)
-    assert len(set(begun)) >= 50  # trio shuffles those that are due together: two turns may see the same count
+    assert len(set(begun)) >= 50  # trio shuffles turns that are due together, so two turns may see the same count
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,8 @@ def test_whoever_comes_to_the_wrong_port_is_named_in_the_log_and_over_http_in_th
 
 @pytest.mark.parametrize("port", ["native", "kafka", "http"])
 def test_a_tls_client_is_told_at_once(tmp_path: Path, port: str) -> None:
-    """As OpenSSL puts it; before, it waited for an answer or said that the connection was closed."""
+    """The error is in OpenSSL's words. Before, the client waited for an answer, or said that the connection
+    was closed."""
     context = ssl.create_default_context()
     with run_broker(tmp_path, durability="os", listen_http="127.0.0.1:0") as broker:
         addresses = {"native": broker.address, "kafka": broker.kafka_address, "http": broker.http_address}

@@ -1,4 +1,5 @@
-"""Requests that take some ms come by hundreds of connections at the same moment: others wait for a few of them."""
+"""Requests that take some ms come from hundreds of connections at the same moment: others wait for only a
+few of them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tests.process import PATIENCE
 from tests.rounds import HeldRounds
 
 MANY = 500
-MOST = 0.3  # seconds of a round; where each is begun as it comes, twice this and more
+MOST = 0.3  # seconds of a round; if each request began as it comes, a round would take twice this and more
 
 
 def kafka(key: ApiKey, body: dict[str, object], version: int | None = None) -> bytes:
@@ -52,11 +53,11 @@ def rounds() -> HeldRounds:
 
 @pytest.fixture(scope="module")
 def broker(rounds: HeldRounds, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """Nobody may do anything here: each name is refused, and noted."""
+    """A broker where nobody may do anything: each name is refused, and the refusal is noted."""
     folder, nobody = tmp_path_factory.mktemp("crowds"), {"authorizer": "acl", "super_users": "User:ada"}
     with run_broker(folder, durability="os", report=rounds.report, **nobody) as found:
         with Raw(found.kafka_address) as raw:
-            raw.send_bytes(b"x" * 100)  # which is reported
+            raw.send_bytes(b"x" * 100)  # this is reported, so the measuring begins
             assert raw.closed()
         assert rounds.measured.is_set()
         yield found
@@ -67,7 +68,7 @@ def test_a_crowd_leaves_others_their_time(broker: RunningBroker, rounds: HeldRou
     host, _, port = (broker.address if crowd == "native" else broker.kafka_address).rpartition(":")
     with ExitStack() as opened:
         socks = [opened.enter_context(socket.create_connection((host, int(port)), PATIENCE)) for _ in range(MANY)]
-        for sock in socks:  # who has asked for little need not wait
+        for sock in socks:  # whoever has asked for little does not wait for a turn
             sock.sendall(LITTLE[crowd == "native"])
             assert sock.recv(65536)
         rounds.longest = 0.0

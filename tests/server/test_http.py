@@ -44,7 +44,7 @@ def connected(broker: RunningBroker) -> Iterator[socket.socket]:
 
 
 def read_all(sock: socket.socket) -> bytes:
-    """Until the broker closes it. A reset counts as that: what came before it is there."""
+    """Reads until the broker closes the connection. A reset counts as the end: what came before it was read."""
     found = b""
     with contextlib.suppress(ConnectionError):
         while piece := sock.recv(65536):
@@ -99,7 +99,8 @@ def test_requests_may_follow_each_other_without_waiting(broker: RunningBroker) -
 
 
 def test_requests_that_come_without_a_pause_are_read_as_they_are_answered(tmp_path: Path) -> None:
-    """Each request for a file read another 64 KiB of the next ones: a stranger's requests filled the memory."""
+    """Each request for a file used to read another 64 KiB of the next requests: those of a stranger filled
+    the memory."""
     ask = b"GET /favicon.svg HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
     async def main() -> None:
@@ -176,14 +177,15 @@ def test_an_idle_connection_is_closed(broker: RunningBroker, monkeypatch: pytest
 
 
 def test_a_body_that_nobody_reads_ends_the_connection_after_the_answer(broker: RunningBroker) -> None:
-    """A chunked body without an end, to an operation that has none: it is answered, and not read for ever."""
+    """The request has a chunked body without an end, and its operation takes no body: it is answered, and the body is
+    not read for ever."""
     with connected(broker) as sock:
         chunk = b"1000\r\n" + bytes(0x1000) + b"\r\n"
         sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk)
         answer = sock.recv(65536)
         assert answer.startswith(b"HTTP/1.1 200 ")
         with contextlib.suppress(ConnectionError):
-            while True:  # until it is closed, which is after 64 KiB
+            while True:  # until the connection is closed, which it is after 64 KiB
                 sock.sendall(chunk)
 
 
@@ -216,7 +218,7 @@ def test_many_idle_connections_and_all_of_them_end(broker: RunningBroker) -> Non
 @pytest.mark.parametrize("length", [0, 4, 13, 400])
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_length_and_chunks_together_are_refused(broker: RunningBroker, length: int, order: int) -> None:
-    """RFC 9112, section 6.3: what is behind it could be a request that somebody smuggles past a proxy."""
+    """RFC 9112, section 6.3: what is behind such a request could be a request that somebody smuggles past a proxy."""
     both = [b"Content-Length: %d\r\n" % length, b"Transfer-Encoding: chunked\r\n"][::order]
     with connected(broker) as sock:
         sock.sendall(POST + b"".join(both) + b"\r\n" + b"2\r\n{}\r\n0\r\n\r\n" + GET)
@@ -227,7 +229,7 @@ def test_a_length_and_chunks_together_are_refused(broker: RunningBroker, length:
 
 
 def test_a_console_that_is_loaded_is_waited_for_no_more(tmp_path: Path) -> None:
-    """Each connection took a lock in its turn: with hundreds, whose turns were long, a probe waited for 19 s."""
+    """Each connection used to take a lock in its turn: with hundreds of long turns, a probe waited for 19 s."""
 
     async def main() -> None:
         async with krappy.Broker(tmp_path, listen_http="127.0.0.1:0", durability="os") as broker:
@@ -253,7 +255,7 @@ def answer_to(broker: RunningBroker, request: bytes) -> bytes:
 
 @pytest.mark.parametrize("target", [b"http://%b/healthz", b"HTTPS://%b/healthz?"])
 def test_a_target_with_the_host_in_it_is_one(broker: RunningBroker, target: bytes) -> None:
-    """As proxies get them, and every server has to take them (RFC 9112, section 3.2.2)."""
+    """Proxies get such targets, and every server has to take them (RFC 9112, section 3.2.2)."""
     host = broker.http_address.encode()
     head = b"GET " + target % host + b" HTTP/1.1\r\nHost: elsewhere\r\nConnection: close\r\n\r\n"
     assert answer_to(broker, head).startswith(b"HTTP/1.1 200 ")
@@ -267,7 +269,7 @@ def test_a_target_without_a_path_is_the_first_page(broker: RunningBroker, target
 
 
 def test_the_host_of_the_target_counts(broker: RunningBroker) -> None:
-    """Not that of the header: a name that was rebound to this machine is refused in either place."""
+    """The header's host does not count. A name that was rebound to this machine is refused in either place."""
     head = b"GET http://evil.example/api/v1/topics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     assert problem(answer_to(broker, head)) == (421, "UNKNOWN_HOST")
 

@@ -1,4 +1,5 @@
-"""Answers over HTTP count in the memory budget; who takes them slowly is cut off when others wait for the room."""
+"""Answers over HTTP count in the memory budget; a reader that takes them slowly is cut off when others wait
+for room."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ PAGE = b"GET /api/v1/topics/pages/events?limit=1000 HTTP/1.1\r\nHost: localhost\
 
 
 def deaf(address: str, ask: bytes) -> socket.socket:
-    """Asks, and takes next to nothing."""
+    """Asks for a page, and takes next to nothing of it."""
     host, _, port = address.rpartition(":")
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -45,8 +46,8 @@ def deaf_ones(count: int, address: str, ask: bytes) -> Iterator[list[socket.sock
 
 
 def test_pages_that_nobody_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take HTTP's part of the budget and one answer more; a reader beside them gets its page, and others' events
-    are taken meanwhile."""
+    """They take HTTP's part of the budget and one answer more. Meanwhile a reader beside them gets its page, and other
+    clients' events are taken."""
     monkeypatch.setattr(http_wire, "GRACE", 1.0)
     monkeypatch.setattr(http_wire, "SLOWEST", 4 << 20)
     monkeypatch.setattr(http, "ROOM_SECONDS", PATIENCE)

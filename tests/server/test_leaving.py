@@ -59,7 +59,7 @@ async def topic(folder: Path, **settings: Any) -> AsyncIterator[krappy.Broker]:
 
 
 async def opened(broker: krappy.Broker, address: str) -> tuple[trio.SocketStream, Channel]:
-    """A peer, and the broker's side of it."""
+    """Connects a peer; returns it, and the broker's side of the connection."""
     host, _, port = address.rpartition(":")
     before = set(broker.server.connections)
     stream = await trio.open_tcp_stream(host, int(port))
@@ -98,7 +98,7 @@ def test_a_kafka_client_that_leaves_while_its_fetch_waits(tmp_path: Path, how: s
 def test_a_turn_that_ends_with_the_last_request_keeps_nothing_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request that took longer than a turn, with none behind it, was as good as one with many behind it."""
+    """A request that took longer than a turn, with none behind it, used to be treated like one with many behind it."""
     monkeypatch.setattr(channel, "TURN", -1.0)
     monkeypatch.setattr(sockets, "_INFO", None)
 
@@ -114,7 +114,7 @@ def test_a_turn_that_ends_with_the_last_request_keeps_nothing_back(
 
 
 def test_what_was_published_behind_a_request_that_waits_is_stored(tmp_path: Path) -> None:
-    """The request that waits has nobody to answer to; what came behind it is taken as it would have been."""
+    """Nobody waits for the answer of the request that waits; what came behind it is taken as always."""
     event = encode_request(ApiKey.PRODUCE, 9, 2, "leaver", produce("t", batch.encode(None, [b"x"], timestamps=1)))
 
     async def main() -> None:
@@ -135,7 +135,7 @@ def test_what_was_published_behind_a_request_that_waits_is_stored(tmp_path: Path
 def test_a_native_client_that_leaves_while_it_is_not_read_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """Its polls take all that one connection may have in flight, so that nothing more of it is read."""
+    """Its polls take as much as one connection may have in flight, so nothing more of it is read."""
     monkeypatch.setattr(throttled, "IN_FLIGHT", 3 * channel.TASK)
 
     async def main() -> None:
@@ -174,7 +174,7 @@ def test_a_reader_of_a_live_view_that_has_sent_much_ahead(
 
 
 def test_a_peer_that_leaves_while_memory_is_spent(tmp_path: Path) -> None:
-    """A request for which there is no room waits for it; its peer's leaving must not."""
+    """A request for which there is no room waits for it; the broker must notice meanwhile that its peer leaves."""
 
     async def main() -> None:
         async with topic(tmp_path, memory_bytes=1 << 20) as broker:
@@ -193,7 +193,7 @@ def test_a_peer_that_leaves_while_memory_is_spent(tmp_path: Path) -> None:
 
 
 async def looks_in_turns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of ten thousand that left at once, all were parted with in one step of the event loop: 0.25 s."""
+    """When ten thousand left at once, one step of the event loop used to part with all of them: 0.25 s."""
     monkeypatch.setattr(server, "LOOKED", 5)
     steps = [0]
     look = Channel.look

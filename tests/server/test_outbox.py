@@ -1,4 +1,4 @@
-"""How much of what waits for a peer goes out at once."""
+"""How much of the bytes that wait for a peer goes out at once."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SIZE = 3 * MUCH + 100
 
 
 class Taking(TlsSocket):
-    """It has no peer, and takes so many bytes, a piece at a time."""
+    """A socket without a peer. It takes `room` bytes, a piece at a time."""
 
     def __init__(self, room: int) -> None:
         socket.socket.__init__(self)
-        self._server_side = False  # which says nothing when it is closed
+        self._server_side = False  # so it sends nothing when it is closed
         self.room, self.got = room, b""
 
     def send(self, data: Any, flags: int = 0) -> int:

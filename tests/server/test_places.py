@@ -1,4 +1,5 @@
-"""Who may connect when many are there: probes and the console always, one address not all, idlers give way."""
+"""Who may connect when many are there: probes and the console always, one address not everything; and idle connections
+give way."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def connect(address: str, source: str = "") -> socket.socket:
 
 
 def probe(address: str, path: str = "/healthz") -> bytes:
-    """The status line."""
+    """The status line of the answer."""
     return fetched(address, path).partition(b"\r\n")[0]
 
 
@@ -50,7 +51,7 @@ def fetched(address: str, path: str) -> bytes:
 
 
 def ended(sock: socket.socket) -> bool:
-    """Reads until the broker ends the connection."""
+    """Reads until the connection ends; returns whether the broker has ended it."""
     try:
         while sock.recv(65536):
             pass
@@ -97,7 +98,7 @@ def test_who_has_asked_for_nothing_gives_way(full: RunningBroker) -> None:
     with ExitStack() as stack:
         idlers = [stack.enter_context(connect(full.kafka_address)) for _ in range(3)]
         ports = [b":%d" % idler.getsockname()[1] for idler in idlers]
-        # One that is accepted beside them, and has asked for nothing yet, might be the oldest.
+        # A connection that is accepted beside them, and has asked for nothing yet, might be the oldest.
         wait_until(
             lambda: all(port in fetched(full.http_address, "/api/v1/connections") for port in ports), "three idlers"
         )
@@ -174,7 +175,7 @@ def test_http_peers_that_say_nothing_give_way_to_a_probe(tmp_path: Path, monkeyp
 
 
 def test_who_holds_most_places_of_http_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many come from elsewhere, one that has waited for longer than all of these stays."""
+    """However many connections come from another address, one that has waited for longer than all of these stays."""
     monkeypatch.setitem(places.MOST_APART, places.HTTP, 4)
     with run_broker(tmp_path, durability="os", listen_http="127.0.0.1:0") as broker, ExitStack() as stack:
         first = stack.enter_context(connect(broker.http_address))
@@ -241,7 +242,7 @@ def test_probes_are_answered_although_descriptors_are_short(tmp_path: Path) -> N
 
 
 def crowd(broker: BrokerProcess, stack: ExitStack, count: int) -> None:
-    """So many clients that have asked for something, and stay; or are refused."""
+    """Connects `count` clients, each of which asks for something and stays, or is refused."""
     for _ in range(count):
         sock = stack.enter_context(connect(broker.address))
         with contextlib.suppress(OSError):
@@ -250,7 +251,7 @@ def crowd(broker: BrokerProcess, stack: ExitStack, count: int) -> None:
 
 
 def test_a_limit_that_locks_everybody_out_is_refused_and_was_never_kept(tmp_path: Path) -> None:
-    """One that was kept by an older broker counts as the least that there may be."""
+    """A limit that an older broker kept counts as the lowest one that is possible."""
     ask = {"resource_type": 4, "resource_name": "0", "configs": [{"name": "max.connections", "config_operation": 0}]}
     ask["configs"][0]["value"] = "1"  # type: ignore[index]
     with run_broker(tmp_path, durability="os") as broker, KafkaRaw(broker.kafka_address) as raw:

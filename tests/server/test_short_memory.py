@@ -1,4 +1,4 @@
-"""What the server does while its memory is spent: requests on their way go on, later."""
+"""What the server does while its memory is spent: requests under way go on, later."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def large_fetch(wait: int = FOREVER) -> bytes:
 
 
 async def answered(stream: trio.SocketStream) -> None:
-    """The next answer comes, whatever it says."""
+    """Waits for the next answer, whatever it says."""
     with trio.fail_after(PATIENCE):
         assert await stream.receive_some(4)
 
 
 def test_large_kafka_requests_wait_while_others_take_much_to_be_answered(tmp_path: Path) -> None:
-    """An element of some bytes takes hundreds once it is read, until it is answered; and only once it is read is it
-    known how many there are."""
+    """An element of some bytes takes hundreds once it is read, until it is answered. How many elements there are is
+    known only when they are read."""
     small = encode_request(ApiKey.METADATA, 12, 1, "small", {"topics": [{"name": "t"}]})
     one = batch.encode([b"k"], [bytes(50_000)], timestamps=1)
     publish = encode_request(ApiKey.PRODUCE, 9, 1, "large", produce("t", one))
@@ -59,7 +59,7 @@ def test_large_kafka_requests_wait_while_others_take_much_to_be_answered(tmp_pat
                 assert connection.requests == (number == 0)
             most = budget.heavy
             assert budget.laden
-            assert PARTITIONS * 1000 < most < MEMORY // 2  # each is named with a topic of its own
+            assert PARTITIONS * 1000 < most < MEMORY // 2  # each partition has a topic of its own
             for data in (small, publish):
                 stream, _ = await opened(broker, broker.kafka_address)
                 await stream.send_all(data)
@@ -105,7 +105,7 @@ def test_large_native_requests_are_refused_while_others_take_much(tmp_path: Path
                 await stream.send_all(b"".join(large.frame(number) for number in range(3)) + small.frame(3))
                 await until(lambda: connection.requests == 4, "all have begun")
                 assert broker.server.budget.laden
-                broker.server.drain_seconds = 0  # nothing ends the first four
+                broker.server.drain_seconds = 0  # the first four requests end only with their connections
                 await stream.send_all(large.frame(4))
                 reader = FrameReader()
                 while not (frames := list(reader.frames())):
@@ -146,9 +146,10 @@ def test_the_end_of_a_large_frame_comes_while_memory_is_spent(tmp_path: Path) ->
 def test_writes_without_answer_over_their_quota_do_not_keep_it_from_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They wait for a place in line, however long that takes; but as many as others need the memory of are ended."""
+    """They wait for a place in line, however long that takes. But as many of them are ended as needed to give others
+    memory."""
     monkeypatch.setattr(channel, "GRACE", 0.1)
-    monkeypatch.setitem(cast("dict[QuotaKey, float]", DEBT), QuotaKey.PRODUCE, math.inf)  # there is no place for days
+    monkeypatch.setitem(cast("dict[QuotaKey, float]", DEBT), QuotaKey.PRODUCE, math.inf)  # so the place is days away
 
     def write(size: int, acks: int = 1) -> bytes:
         one = batch.encode([b"k"], [bytes(size)], timestamps=1)

@@ -1,4 +1,4 @@
-"""A frame that has begun must come whole within some time, however it trickles in; a connection may idle for long."""
+"""A frame that has begun must be whole within some time, however it trickles in; a connection may be idle for long."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAUSE = 0.02  # seconds between two bytes: far less than a peer may be silent fo
 
 
 async def ended_while_it_trickles(stream: trio.SocketStream, data: bytes) -> bytes:
-    """Sends byte by byte until the broker ends the connection; what it said."""
+    """Sends byte by byte until the broker ends the connection; returns what the broker sent."""
     said = bytearray()
     ended = trio.Event()
 

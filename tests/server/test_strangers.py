@@ -1,4 +1,5 @@
-"""Nobody waits for what strangers begin by hundreds of connections at the same moment: requests of HTTP, and logins."""
+"""Strangers begin requests of HTTP, or logins, on hundreds of connections at the same moment: nobody else waits for
+them."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ async def test_few_are_made_in_a_round_and_by_address_in_turn(monkeypatch: pytes
             nursery.start_soon(steps.run)
         nursery.cancel_scope.cancel()
     most = max(Counter(at for at, _ in made).values())
-    assert most <= 2 * strangers.TOGETHER  # two rounds may look like one: the tasks of a round have no order
+    assert most <= 2 * strangers.TOGETHER  # two rounds may look like one, since the tasks of a round have no order
     assert [host for _, host in made].index("10.0.0.2") <= 1
 
 
@@ -111,14 +112,14 @@ def broker(rounds: HeldRounds, tmp_path_factory: pytest.TempPathFactory) -> Iter
         folder = tmp_path_factory.mktemp("strangers")
         with run_broker(folder, durability="os", report=rounds.report, **settings) as found:
             with NativeRaw(found.address) as raw:
-                raw.call(m.Authenticate("OAUTHBEARER", MESSAGE))  # which is reported
+                raw.call(m.Authenticate("OAUTHBEARER", MESSAGE))  # this is reported, so the measuring begins
             assert rounds.measured.is_set()
             yield found
 
 
 @pytest.mark.parametrize("flood", FLOODS)
 def test_a_flood_leaves_others_their_time(broker: RunningBroker, rounds: HeldRounds, flood: str) -> None:
-    """Each takes some ms, so all of them in a round would take longer than is promised."""
+    """Each takes some ms, so all of them in one round would take longer than is promised."""
     door = {"K": broker.kafka_address, "n": broker.address}.get(flood[0], broker.http_address)
     host, _, port = door.rpartition(":")
     with socket.create_connection((host, int(port)), PATIENCE) as first:  # the console is imported
@@ -126,7 +127,7 @@ def test_a_flood_leaves_others_their_time(broker: RunningBroker, rounds: HeldRou
         assert first.recv(1)
     with ExitStack() as opened:
         socks = [opened.enter_context(socket.create_connection((host, int(port)), PATIENCE)) for _ in range(MANY)]
-        socks[-1].sendall(FLOODS[flood])  # the others were accepted, too, once it is answered
+        socks[-1].sendall(FLOODS[flood])  # when this one is answered, the others were accepted, too
         assert socks.pop().recv(1)
         rounds.longest = 0.0
         rounds.go.clear()
@@ -141,7 +142,7 @@ def test_a_flood_leaves_others_their_time(broker: RunningBroker, rounds: HeldRou
 CHUNKED = (
     b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n%b\r\n"
 )
-TRAILERS = b"0\r\n" + b"a:\r\n" * 3800 + b"\r\n"  # of no chunks
+TRAILERS = b"0\r\n" + b"a:\r\n" * 3800 + b"\r\n"  # behind no chunks
 READ_AND_SKIPPED = {  # the head, and how its answer begins: the broker waits for the rest of the body then
     "read": (CHUNKED % (b"/api/v1/login", b"Expect: 100-continue\r\n"), b"HTTP/1.1 100 "),
     "skipped": (CHUNKED % (b"/nothing", b""), b"HTTP/1.1 405 "),

@@ -1,4 +1,4 @@
-"""However many take long, others wait for one of them: one goes on in each round of the event loop."""
+"""However many take long, others wait for only one of them: one goes on in each round of the event loop."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_each_peer_has_its_turn_before_one_has_another() -> None:
 
 @pytest.mark.parametrize("had", [False, True])
 def test_who_leaves_while_it_waits_for_its_turn_keeps_nobody_waiting(had: bool) -> None:
-    """`had`: it has its turn, and has not gone on."""
+    """`had`: the turn has come to it, and it has not gone on yet."""
 
     async def main() -> None:
         turns, leaves = Turns(), trio.CancelScope()
@@ -139,7 +139,7 @@ def test_peers_with_much_to_do_have_their_turns_one_after_the_other(
 def test_small_requests_with_large_answers_have_their_turns_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But not those of a peer that has asked for little up to now."""
+    """But a peer that has asked for little up to now does not wait for a turn."""
     rounds = Rounds()
     begun: Counter[int] = Counter()
     clock = 0.0
@@ -177,8 +177,9 @@ def test_small_requests_with_large_answers_have_their_turns_one_after_the_other(
 def test_small_requests_of_many_peers_share_the_time_of_a_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: bool
 ) -> None:
-    """While others have turns, peers that ask for little wait for none; if that takes no longer than a turn for all of
-    them. Without this, a moment in which the system ran other programs put them into turns as long as they asked."""
+    """While others have turns, peers that ask for little wait for no turn, as long as all of them together take no
+    longer than a turn. Without this, a moment in which the system ran other programs put them into turns for as long as
+    they asked."""
     rounds = Rounds()
     begun: Counter[int] = Counter()
     clock = 0.0
@@ -214,13 +215,13 @@ def test_small_requests_of_many_peers_share_the_time_of_a_round(
 
     trio.run(main, instruments=[rounds])
     if slow:
-        assert max(begun.values()) <= PEERS + 4  # one of each, and what else there is time for
+        assert max(begun.values()) <= PEERS + 4  # one request of each peer, and as many others as there is time for
     else:
-        assert max(begun.values()) >= 8  # all of a peer at once
+        assert max(begun.values()) >= 8  # all requests of a peer at once
 
 
 async def have_it(turns: Turns, task_status: trio.TaskStatus[None]) -> None:
-    """Somebody's turn, until it is cancelled."""
+    """Takes a turn, and has it until it is cancelled."""
     while turns._taken:
         await trio.lowlevel.checkpoint()
     turns._taken = True
@@ -282,14 +283,14 @@ def test_a_signal_wakes_very_many_in_several_rounds() -> None:
         for callback in callbacks:
             signal.subscribe(callback)
         signal.fire()
-        signal.fire()  # which changes nothing for those that are still to be called
+        signal.fire()  # those that are still to be called are called only once
         signal.unsubscribe(callbacks[-1])
         while sum(woken.values()) < count - 1 + MANY:
             await trio.lowlevel.checkpoint()
         await trio.testing.wait_all_tasks_blocked()
 
     trio.run(main, instruments=[rounds])
-    assert sum(woken.values()) == count - 1 + MANY  # who was called before it fired again is called again
+    assert sum(woken.values()) == count - 1 + MANY  # those that were called before it fired again are called again
     assert max(woken.values()) <= 2 * MANY
     assert len(woken) >= 3
 
@@ -298,7 +299,8 @@ def test_a_signal_wakes_very_many_in_several_rounds() -> None:
 def test_many_requests_of_one_peer_that_wait_begin_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: bool
 ) -> None:
-    """A thousand came in one read, and each took a millisecond until it first waited, or made an answer at once."""
+    """A thousand came in one read, and each took a millisecond before it waited for the first time, or had made its
+    answer."""
     rounds = Rounds()
     begun: Counter[int] = Counter()  # in each round
     large = 100_000
