@@ -357,7 +357,7 @@ BAD_BATCHES = {
 
 
 @pytest.mark.parametrize("name", BAD_BATCHES)
-def test_batches_that_are_none(peer: Peer, name: str) -> None:
+def test_invalid_batches(peer: Peer, name: str) -> None:
     topic = "bad-batches"
     peer.ask(m.CreateTopic(topic, if_absent=True), m.TopicCreated)
     handle = peer.producer(topic).handle

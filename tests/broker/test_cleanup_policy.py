@@ -70,7 +70,7 @@ async def test_what_was_deleted_does_not_come_back(tmp_path: Path, switch: Switc
 
 
 @trio_test
-async def test_nor_by_a_start_with_other_defaults(tmp_path: Path) -> None:
+async def test_what_was_deleted_does_not_come_back_by_a_start_with_other_defaults(tmp_path: Path) -> None:
     """The start with them is killed at each moment at which what is on disk changes."""
     data = tmp_path / "data"
     async with running(data) as broker:

@@ -120,7 +120,7 @@ KINDS = ("join", "join", "commit", "commit", "reset", "delete", "kafka")
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_came_of_requests_at_once_is_what_an_order_of_them_comes_to(tmp_path: Path, seed: int) -> None:
+def test_requests_at_once_have_the_outcome_of_some_order(tmp_path: Path, seed: int) -> None:
     async def main() -> None:
         chance = random.Random(seed)
         async with running(tmp_path, durability="fsync") as broker:

@@ -26,7 +26,7 @@ def fault(error: object) -> Fault:
 
 
 @trio_test
-async def test_a_leader_of_before_may_not_write(tmp_path: Path) -> None:
+async def test_an_earlier_leader_may_not_write(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 1, {})
         id, states = PartitionId(topic.id, 0), broker.groups.states

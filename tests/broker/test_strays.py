@@ -87,7 +87,7 @@ async def test_the_keys_of_a_transaction_count_before_lookups_can_miss_them(tmp_
 
 
 @trio_test
-async def test_a_view_of_before_is_looked_through_and_safe_until_then(
+async def test_a_view_of_an_earlier_version_is_looked_through_and_safe_until_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path / "before") as broker:
@@ -121,7 +121,9 @@ def forget(data: Path) -> None:
 
 
 @trio_test
-async def test_a_stray_in_a_view_of_before_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stray_in_a_view_of_an_earlier_version_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(strays_module, "AT_ONCE", 3)
     monkeypatch.setattr(strays_module, "LEAST", 2)
     async with running(tmp_path) as broker:
@@ -253,7 +255,7 @@ async def test_what_a_view_said_when_it_was_opened_counts_only_then(tmp_path: Pa
 
 
 @trio_test
-async def test_a_topic_whose_strays_were_compacted_away_is_none_of_them_any_more(tmp_path: Path) -> None:
+async def test_a_topic_is_not_scattered_any_more_once_its_strays_are_compacted_away(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         topic = await new(broker, **COMPACTED)
         partition = topic.led(1)

@@ -150,7 +150,7 @@ def test_headers_without_end_are_refused(head: bytes, more: bytes) -> None:
         b" a=b\n",
     ],
 )
-def test_records_that_are_none_are_refused(records: bytes) -> None:
+def test_invalid_records_are_refused(records: bytes) -> None:
     head = head_of(member(size=len(records), type=tarfile.XHDTYPE))
     packed = head + records + bytes(-len(records) % tarfile.BLOCKSIZE) + tar_of((member(), b""))
     with pytest.raises(Failure, match="not a whole backup: the archive has a header that can't be read"):

@@ -134,7 +134,7 @@ def test_a_broker_that_means_harm_gets_nothing_read_and_nothing_written(
         b'{"files": [], "taken_ms": 999999999999999999}',
     ],
 )
-def test_a_manifest_that_is_none_is_a_clear_error(told: bytes) -> None:
+def test_an_invalid_manifest_is_a_clear_error(told: bytes) -> None:
     with pytest.raises(Failure, match=r"the broker|no file called"):
         backup_files.read_manifest(told)
 
@@ -261,7 +261,7 @@ def test_a_member_of_an_archive_that_is_no_file_of_a_backup_is_a_clear_error(tmp
 
 
 @pytest.mark.parametrize("text", ['{"format": 1, "taken_ms": 1e400, "files": []}', "[" * 100_000])
-def test_a_listing_that_is_none_is_a_clear_error(tmp_path: Path, text: str) -> None:
+def test_an_invalid_listing_is_a_clear_error(tmp_path: Path, text: str) -> None:
     backup = write_backup(tmp_path / "copy", {})
     (backup / "backup.json").write_text(text)
     done = krappy("restore", backup, "--data", tmp_path / "data")

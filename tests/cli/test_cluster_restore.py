@@ -224,7 +224,7 @@ def test_a_group_that_has_read_lost_events_goes_back(made: Made, share: bool) ->
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', "{"])
-def test_a_tree_that_is_none(made: Made, text: str) -> None:
+def test_an_invalid_tree(made: Made, text: str) -> None:
     (made.folder / "cluster").mkdir()
     (made.folder / "cluster" / "tree.json").write_text(text)
     with pytest.raises(Failure, match="not a whole backup of a cluster"):

@@ -75,7 +75,7 @@ def test_seconds_may_have_units(text: object, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "5M", "-1", "nan", "inf", "1e999", "5 weeks"])
-def test_what_are_no_seconds(text: str) -> None:
+def test_invalid_seconds(text: str) -> None:
     with pytest.raises(click.BadParameter):
         Quantity(units.MS, 1000, 0).convert(text, None, None)
 

@@ -57,7 +57,7 @@ def test_several_addresses(given: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", [[], "a,,b", 5, b"a:1", [5]])
-def test_what_are_no_addresses(wrong: Any) -> None:
+def test_invalid_addresses(wrong: Any) -> None:
     with pytest.raises(ConfigError, match="address"):
         values.addresses(wrong)
 

@@ -190,7 +190,7 @@ def test_a_snapshot_without_breaks_is_handed_out_as_it_comes() -> None:
         Watched("snapshot", 1, 0, 5, True, None, [b"a", 5]),
     ],
 )
-def test_a_stream_that_is_none_is_a_protocol_error(wrong: Watched) -> None:
+def test_an_invalid_stream_is_a_protocol_error(wrong: Watched) -> None:
     progress = Progress(tombstones=False)
     progress.restart()
     with pytest.raises(ProtocolError):

@@ -184,7 +184,7 @@ def test_an_empty_key_is_a_key(web: Web) -> None:
 
 
 @pytest.mark.parametrize("timestamp", [-1, -2, -(2**63), -(2**64), 2**63, 0.5, "now", True])
-def test_a_timestamp_that_is_none_is_refused(web: Web, timestamp: Any) -> None:
+def test_an_invalid_timestamp_is_refused(web: Web, timestamp: Any) -> None:
     web.post("/topics", {"name": "untimely"}, status=201 if "untimely" not in str(web.get("/topics")) else 409)
     refused = web.post("/topics/untimely/events", {"value": "v", "timestamp": timestamp}, status=400)
     assert "timestamp" in refused["detail"], refused
@@ -211,6 +211,6 @@ def test_a_key_that_cannot_be_read_is_refused(web: Web, given: Any) -> None:
 
 
 @pytest.mark.parametrize("cursor", ["", "!", "AA", "gQA", "x" * 5000])
-def test_a_cursor_that_is_none_is_refused(web: Web, numbered: str, cursor: str) -> None:
+def test_an_invalid_cursor_is_refused(web: Web, numbered: str, cursor: str) -> None:
     found = web.get(f"{numbered}/events", after=cursor, status=400)
     assert found["code"] == "INVALID_REQUEST"

@@ -43,14 +43,14 @@ def test_they_do_not_wait_for_what_is_stored() -> None:
     assert not made
 
 
-def test_nor_for_what_was_given_up() -> None:
+def test_they_do_not_wait_for_what_was_given_up() -> None:
     assert refused(sent(5)).find(7, sent(0, epoch=1), NextBatch(0, 5), LATER) is None
     assert refused(sent(5)).find(7, sent(6), NextBatch(1, 3), LATER) is None
     assert refused(sent(5)).find(7, sent(6), None, KEPT_S + 1) is None
 
 
 @pytest.mark.parametrize("following", [None, NextBatch(0, 5)])
-def test_nor_when_one_behind_it_comes_again_before_it(following: NextBatch | None) -> None:
+def test_they_do_not_wait_when_one_behind_it_comes_again_before_it(following: NextBatch | None) -> None:
     made = refused(sent(5))
     for each in (6, 8):
         assert made.find(7, sent(each), following, LATER) == "5"

@@ -103,7 +103,7 @@ def test_one_that_its_producer_has_given_up_holds_up_no_new_epoch(raw: Raw) -> N
     assert [producer.sent(each, epoch=1) for each in range(2)] == [Code.NONE] * 2
 
 
-def test_nor_the_next_transaction(raw: Raw) -> None:
+def test_one_that_its_producer_has_given_up_holds_up_no_next_transaction(raw: Raw) -> None:
     raw.make("given-up-transaction")
     producer = Transactional(raw).init()
     for given_up in (False, True):
@@ -136,7 +136,7 @@ def test_what_a_stranger_sends_by_the_same_id_holds_up_nobody(broker: BrokerProc
     assert [producer.sent(each, epoch) for each in range(2)] == [Code.NONE] * 2
 
 
-def test_nor_does_it_hold_up_a_transaction(broker: BrokerProcess, raw: Raw) -> None:
+def test_what_a_stranger_sends_by_the_same_id_holds_up_no_transaction(broker: BrokerProcess, raw: Raw) -> None:
     raw.make("strange-transaction")
     producer = Transactional(raw).init()
     with Raw(broker.kafka) as stranger:
@@ -147,7 +147,7 @@ def test_nor_does_it_hold_up_a_transaction(broker: BrokerProcess, raw: Raw) -> N
             assert producer.end(True, version=5) == Code.NONE
 
 
-def test_nor_does_it_let_batches_overtake_each_other(broker: BrokerProcess, raw: Raw) -> None:
+def test_what_a_stranger_sends_lets_no_batches_overtake_each_other(broker: BrokerProcess, raw: Raw) -> None:
     raw.make("strange-order")
     producer = Idempotent(raw, "strange-order")
     with Raw(broker.kafka) as stranger:

@@ -150,7 +150,7 @@ def test_one_address_may_have_so_many(
 
 
 @pytest.mark.parametrize("given", ["10.0.0.1", "host:5", "10.0.0.1:-1", "10.0.0.1:x"])
-def test_overrides_that_are_none(given: str) -> None:
+def test_invalid_overrides(given: str) -> None:
     with pytest.raises(errors.ConfigError, match="max_connections_per_ip_overrides"):
         load({"max_connections_per_ip_overrides": given}, {})
 

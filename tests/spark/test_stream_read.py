@@ -235,7 +235,7 @@ def test_a_topic_that_was_made_anew_with_other_partitions(reader: Any, client: C
         at = end
 
 
-def test_a_checkpoint_of_before_ids_were_kept(reader: Any, client: Client, topic: str) -> None:
+def test_a_checkpoint_from_before_ids_were_kept(reader: Any, client: Client, topic: str) -> None:
     """The stream goes on. A topic that was made anew is noticed only if it has fewer events, as in Spark's Kafka
     source; from then on its id is known."""
     fill(client, topic, 10)

@@ -192,7 +192,7 @@ def test_snapshots_hold_everything(steps: list[tuple[int, int, int, bool]]) -> N
 @pytest.mark.parametrize(
     "data", [b"", b"\xc1", b"\x93", b"\x01", b"\x91\x01", b"\x91\x94\x01\x00\x00\x90", b"\x91\x94\xa1x\x00\x00\x91\x95"]
 )
-def test_a_snapshot_that_is_none(data: bytes) -> None:
+def test_an_invalid_snapshot(data: bytes) -> None:
     with pytest.raises(CorruptBatch):
         ProducerStates().restore(data)
 

@@ -548,7 +548,7 @@ def damaged_checkpoints(whole: bytes) -> list[bytes]:
     return [*damaged, bytes(len(whole)), random.Random(2).randbytes(200), whole + b"x"]
 
 
-def test_a_damaged_checkpoint_is_none() -> None:
+def test_a_damaged_checkpoint_counts_as_none() -> None:
     source, *_ = four_batches(closed=True)
     for data in damaged_checkpoints(source.read_file(FOLDER / "checkpoint")):
         disk = source.copy()

@@ -36,7 +36,7 @@ def test_the_batches_of_a_state_say_all_of_it(floor: int, steps: list[tuple[str,
     assert all(one[1] + 1 == next[0] for one, next in pairwise(batches))
 
 
-def test_a_state_that_no_leader_has_begun_and_one_of_before() -> None:
+def test_a_state_that_no_leader_has_begun_and_one_of_a_broker_that_is_alone() -> None:
     state = ShareState(7, 3, 0)
     assert ShareState.load(state.dump()) == state._replace(leases=[])
     assert (state.start, state.complete, state.batches()) == (NOT_BEGUN, 0, [])
@@ -62,13 +62,13 @@ def test_a_state_that_no_leader_has_begun_and_one_of_before() -> None:
         (0, [(at, at, 0, 1) for at in range(40_000)]),
     ],
 )
-def test_what_is_no_state(start: int, batches: list[tuple[int, int, int, int]]) -> None:
+def test_invalid_states(start: int, batches: list[tuple[int, int, int, int]]) -> None:
     with pytest.raises(Refused):
         leases_of(start, batches)
 
 
 @pytest.mark.parametrize("lineage", [[1], [0, 1], [0, 1, 2, 3], [-1, 0, 0], [3, 1, 2], [0, 7, 5], [0, *range(1, 11)]])
-def test_what_are_no_leader_epochs(lineage: list[int]) -> None:
+def test_invalid_leader_epochs(lineage: list[int]) -> None:
     with pytest.raises(Refused, match="leader epochs"):
         leases_of(5, [], lineage)
     assert leases_of(5, [], [0, 1, 0, 2, 4]) == [3, 5, 0, 1, 0, 2, 4, 1, 5, 0]

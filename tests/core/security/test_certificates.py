@@ -82,6 +82,6 @@ def test_which_user_a_subject_stands_for(rules: str, subject: str, name: str | N
 @pytest.mark.parametrize(
     "rules", ["", "X", "RULE:a/b", "RULE:(/x/", "RULE:a/$1/", "DEFAULT,,", "RULE:a/b/X", "DEFAULT X"][:]
 )
-def test_rules_that_are_none(rules: str) -> None:
+def test_invalid_rules(rules: str) -> None:
     with pytest.raises(ValueError, match=r"is not DEFAULT|is no pattern|does not have"):
         NameRules(rules)

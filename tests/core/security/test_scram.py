@@ -164,7 +164,7 @@ def test_a_server_that_does_not_know_the_password_is_found_out() -> None:
         b"n,,n=user,r=" + bytes(LONGEST),
     ],
 )
-def test_first_messages_that_are_none(first: bytes) -> None:
+def test_invalid_first_messages(first: bytes) -> None:
     with pytest.raises(ScramRefused):
         ScramServer("SCRAM-SHA-256", lambda user: credential("SCRAM-SHA-256"), "s").step(first)
 

@@ -180,7 +180,7 @@ HEADER = struct.Struct(">hhih")
         (HEADER.pack(-1, 0, 1, -1), "unknown API key -1"),
     ],
 )
-def test_headers_that_are_none(frame: bytes, text: str) -> None:
+def test_invalid_headers(frame: bytes, text: str) -> None:
     with pytest.raises(ProtocolError, match=text):
         parse_header(memoryview(frame))
 
