@@ -122,8 +122,7 @@ def test_errors_come_as_they_are(spark: SparkSession, client: Client, address: s
 
 
 def test_it_is_a_dataframe_like_any_other(spark: SparkSession, client: Client, address: str, users: str) -> None:
-    """Whatever is made of the DataFrame is read when it is used, as with ranges. It does not keep what it read, however
-    it is read."""
+    """Whatever is made of the DataFrame is read anew at each use, as with ranges: nothing that was read is kept."""
     table = krappy.spark.table(spark, users, address=address, keyType="string")
     conditions = ("key = 'u1'", "key IN ('u1', 'nobody')", "key = 'u1' OR key = 'nobody'", "key BETWEEN 'u1' AND 'u1'")
     found = {condition: table.where(condition) for condition in some(conditions, 3)}
