@@ -146,5 +146,5 @@ def test_the_first_client(krappy_broker: RunningBroker, capsys: pytest.CaptureFi
 def test_the_hashes_told_are_the_hashes() -> None:
     told = re.findall(r'`murmur2\("(\w+)"\)`\s+is\s+0x([0-9a-f]{8})', DOCUMENT)
     assert [(key, int(hash, 16)) for key, hash in told] == [(key, murmur2_unsigned(key.encode())) for key, _ in told]
-    assert re.search(rf"of no\s+bytes\s+0x{murmur2_unsigned(b''):x}", DOCUMENT)
+    assert re.search(rf"of no\s+bytes\s+is\s+0x{murmur2_unsigned(b''):x}", DOCUMENT)
     assert len(told) == 2
