@@ -65,6 +65,16 @@ def test_a_bench_starts_a_broker_of_its_own(krappy: Krappy) -> None:
     assert "durability os" in result.err
 
 
+def test_a_latency_stands_beside_what_the_machine_takes(krappy: Krappy) -> None:
+    result = krappy("bench", "latency", "--count", "200", "--rounds", "2", "--rate", "2000", "--json")
+    latency, sync, hand_over = result.json["results"]
+    assert [each["bench"] for each in (latency, sync, hand_over)] == ["latency", "fdatasync", "hand-over"]
+    for each in (sync, hand_over):
+        assert (each["count"], each["rounds"]) == (200, 2)
+        assert 0 < each["p50_ms"] <= each["p99_ms"] <= each["max_ms"]
+        assert each["per_second"] < 2400  # not in one burst
+
+
 @pytest.fixture
 def pipes(broker: RunningBroker) -> Any:
     opened = open_pipes(broker.address, 3)

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from krappy.bench import report
+from krappy.bench import machine, report
+from krappy.bench.report import Round
 from krappy.bench.settings import BenchSettings
 from krappy.cli import output
 from krappy.cli.options import Bytes, CommandGroup, connect, json_option
@@ -102,7 +103,7 @@ def produce(**given: Any) -> None:
       krappy bench produce --no-view --size 1024 --compression lz4
       krappy bench produce --single --count 50000 --connections 50
     """
-    _run("produce", "events/s", given)
+    _run("produce", given)
 
 
 @bench.command()
@@ -122,7 +123,7 @@ def consume(**given: Any) -> None:
       krappy bench consume
       krappy bench consume --size 1024 --count 200000
     """
-    _run("consume", "events/s", {**given, "view": False})
+    _run("consume", {**given, "view": False})
 
 
 @bench.command()
@@ -148,7 +149,7 @@ def get(**given: Any) -> None:
       krappy bench get --clients 1 --window 1 --count 10000
       krappy bench get --clients 1 --window 1 --keys 100000 --history 200   # beside a log of 20 M events
     """
-    _run("get", "keys/s", given)
+    _run("get", given)
 
 
 @bench.command()
@@ -166,7 +167,7 @@ def scan(**given: Any) -> None:
       krappy bench scan
       krappy bench scan --count 1000000 --json
     """
-    _run("scan", "entries/s", given)
+    _run("scan", given)
 
 
 @bench.command()
@@ -189,7 +190,7 @@ def group(**given: Any) -> None:
       krappy bench group --members 100 --batch 10 --count 50000
       krappy bench group --members 1 --batch 1 --count 5000
     """
-    _run("group", "events/s", {**given, "view": False})
+    _run("group", {**given, "view": False})
 
 
 @bench.command()
@@ -222,7 +223,7 @@ def loop(**given: Any) -> None:
       krappy bench loop --no-group
       krappy bench loop --members 8 --work 100 --order key
     """
-    _run("loop", "events/s", {**given, "view": False})
+    _run("loop", {**given, "view": False})
 
 
 @bench.command()
@@ -235,14 +236,16 @@ def latency(**given: Any) -> None:
     """Measure the time from publishing an event to a waiting consumer, at a steady rate.
 
     Timed: from when an event was due to be sent until the consumer has decoded it. That includes sending, the broker's
-    append, fdatasync (not with --durability os) and the answer to the waiting poll.
+    append, fdatasync (not with --durability os) and the answer to the waiting poll. For a broker that is started here,
+    two more rows show what the machine itself takes: a bare fdatasync of such an event in the same folder, and an empty
+    hand-over to another thread and back.
 
     \b
     Examples:
       krappy bench latency
       krappy bench latency --rate 5000 --durability os
     """
-    _run("latency", "events/s", given)
+    _run("latency", given)
 
 
 ALL: list[tuple[str, dict[str, Any]]] = [
@@ -265,6 +268,8 @@ ALL: list[tuple[str, dict[str, Any]]] = [
 UNITS = dict.fromkeys(("produce", "consume", "group", "loop", "latency"), "events/s") | {
     "get": "keys/s",
     "scan": "entries/s",
+    "fdatasync": "syncs/s",
+    "hand-over": "times/s",
 }
 
 
@@ -281,25 +286,32 @@ def everything(address: str | None, durability: str, as_json: bool, rounds: int)
     results = []
     for name, setting in ALL:
         output.note(f"{name} {_words(setting)}")
-        results.append(_measure(name, UNITS[name], BenchSettings(**setting, rounds=rounds), address, durability))
+        results += _measure(name, BenchSettings(**setting, rounds=rounds), address, durability)
     _print(results, address, durability, as_json)
 
 
-def _run(name: str, unit: str, given: dict[str, Any]) -> None:
+def _run(name: str, given: dict[str, Any]) -> None:
     address, durability, as_json = given.pop("address"), given.pop("durability"), given.pop("as_json")
-    _print([_measure(name, unit, BenchSettings(**given), address, durability)], address, durability, as_json)
+    _print(_measure(name, BenchSettings(**given), address, durability), address, durability, as_json)
 
 
-def _measure(name: str, unit: str, settings: BenchSettings, address: str | None, durability: str) -> dict[str, Any]:
+def _measure(name: str, settings: BenchSettings, address: str | None, durability: str) -> list[dict[str, Any]]:
+    """One result, and those of the machine that belong to it."""
     module = importlib.import_module(f"krappy.bench.{'table' if name in ('get', 'scan') else name}")
     measure = getattr(module, name)
+    costs: dict[str, list[Round]] = {}
     if address is None:
         with spawn_broker(settings={"durability": durability}) as broker, connect(broker.address) as client:
             rounds = measure(client, broker.address, settings)
+            if name == "latency":
+                if durability == "fsync":
+                    costs["fdatasync"] = machine.fdatasync(broker.data.parent, settings)
+                costs["hand-over"] = machine.hand_over(settings)
     else:
         with connect(address) as client:
             rounds = measure(client, address, settings)
-    return report.summary(name, unit, rounds, **_setting(name, settings))
+    measured = {name: rounds, **costs}
+    return [report.summary(each, UNITS[each], found, **_setting(each, settings)) for each, found in measured.items()]
 
 
 # The settings that each bench uses.
@@ -311,6 +323,8 @@ _SETTINGS = {
     "group": ("record_bytes", "partitions", "connections", "batch"),
     "loop": ("record_bytes", "keys", "partitions", "grouped", "connections", "order", "work_us"),
     "latency": ("record_bytes", "view", "rate"),
+    "fdatasync": ("record_bytes", "rate"),
+    "hand-over": ("rate",),
 }
 
 
