@@ -21,7 +21,7 @@ READY := .venv/.ready-$(shell { cat pyproject.toml; pwd; } | cksum | cut -d' ' -
 LOCK := $(if $(shell command -v flock),flock Makefile,)
 
 .PHONY: help setup demo test test-long explore test-spark test-cluster test-brokers check format cover hostile power soak chaos compat peers peers-cluster peers-kv k8s-test bench bench-spark
-.PHONY: dist clean
+.PHONY: generate dist clean
 .DEFAULT_GOAL := help
 
 help: ## show this list

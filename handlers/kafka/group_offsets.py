@@ -19,7 +19,7 @@ from krappy.waiting import Later
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code
 
 Offsets = dict[tuple[str, int], Offset]
-BY_ID_SINCE = 10
+BY_ID_SINCE = 10  # the version from which topics are named by their ids (KIP-848)
 RETENTION_UNTIL = 4  # the last version in which clients say how long positions are kept
 LONGEST_METADATA = 4096  # characters; Kafka's offset.metadata.max.bytes
 
@@ -116,7 +116,6 @@ def with_code(answers: list[Message], code: int) -> list[Message]:
 
 CODE_OF_GROUP_SINCE = 2  # the version from which a group has an error code
 SEVERAL_SINCE = 8  # the version from which several groups are asked for at once (KIP-709)
-BY_ID_SINCE = 10
 
 
 @serves(ApiKey.OFFSET_FETCH, needs=needs.group(Op.DESCRIBE) + needs.topic(Op.DESCRIBE))

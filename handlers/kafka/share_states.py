@@ -11,14 +11,14 @@ from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.groups import group_code
+from krappy.handlers.kafka.refusals import DONE
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.ports import KafkaSessionPort, PartitionId, ShareStatesPort
 from krappy.waiting import Later
-from krappy.wire.kafka import ApiKey, Code
+from krappy.wire.kafka import ApiKey
 
 MOST = 1000  # topics, and partitions, of a request
 NEEDS = needs.cluster(Op.CLUSTER_ACTION)
-DONE: Mapping[str, Any] = {"error_code": Code.NONE, "error_message": None}
 
 
 def _states(session: KafkaSessionPort) -> ShareStatesPort:

@@ -30,7 +30,7 @@ class AuthorizationSettings:
         "if a listener asks its clients who they are",
         choices=("auto", "acl", "none"),
     )
-    super_users: str = setting("", "User:NAME;User:NAME: principals that may do everything, with ; between them")
+    super_users: str = setting("", "principals that may do everything, with ; between them: User:NAME;Group:NAME")
     allow_everyone_if_no_acl_found: bool = setting(False, "whether everybody may do everything where no ACL applies")
 
     @property

@@ -76,7 +76,8 @@ def check(settings: OauthSettings, *, tokens: bool, console_has_users: bool) -> 
         if not value:
             raise ConfigError(
                 f"{name}: it has to be set where users log in with tokens (OAUTHBEARER among the "
-                "sasl_enabled_mechanisms, or console_oidc_client_id): else one made for somebody else would do",
+                "sasl_enabled_mechanisms, or console_oidc_client_id): without it, tokens that were made for another "
+                "service would be taken",
                 setting=name,
             )
     if needed:

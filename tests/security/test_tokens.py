@@ -590,7 +590,8 @@ def test_a_stranger_who_leaves_during_a_reading_ends_it_for_nobody() -> None:
             waiting.start_soon(come)
             await trio.testing.wait_all_tasks_blocked()
             stranger.cancel_scope.cancel()
-        assert found != [None]
+        [one] = found
+        assert one is not None
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.01))
 

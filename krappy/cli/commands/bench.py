@@ -206,7 +206,7 @@ def group(**given: Any) -> None:
     "work_us",
     type=click.IntRange(0),
     default=0,
-    metavar="µS",
+    metavar="µs",
     help="How long a member sleeps for each event.",
 )
 @common

@@ -44,7 +44,7 @@ def state_of(found: Document) -> PartitionState:
     """As `read_state`."""
     epoch = found.number("leader_epoch")
     if epoch > LAST:
-        raise ValueError(f"the leader epoch {epoch} can't be")
+        raise ValueError(f"{epoch} is not a leader epoch")
     return PartitionState(
         found.number("leader"),
         epoch,

@@ -61,9 +61,4 @@ def _share_out(
             looked.append((count, order, name))
         for each in looked:
             heapq.heappush(heap, each)
-    for name in names:  # what is left may be what it has already
-        if not given[name]:
-            least_shared = min(partitions, key=counts.__getitem__)
-            given[name].add(least_shared)
-            counts[least_shared] += 1
     return given
