@@ -11,7 +11,7 @@ from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
 from krappy.records import batch
 from krappy.wire.kafka import RANGES, ApiKey, Code
 from tests.process import krappy
-from tests.security.guarded import NOBODY, USER, Guarded, filtered, rule
+from tests.security.guarded import NOBODY, Guarded, filtered, rule
 
 ONE = batch.encode([b"k"], [b"v"], timestamps=1_000)
 
