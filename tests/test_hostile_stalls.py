@@ -78,6 +78,7 @@ def _slowest_ping(broker: BrokerProcess, attack: Callable[[], None]) -> float:
     return worst
 
 
+ONE = batch.encode([b"k"], [b"v"], timestamps=1)
 PARTITION = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
 OFTEN: dict[str, tuple[ApiKey, int, dict[str, Any]]] = {
     "waiting Fetch": (
@@ -99,7 +100,7 @@ OFTEN: dict[str, tuple[ApiKey, int, dict[str, Any]]] = {
         ApiKey.PRODUCE,
         9,
         {"acks": -1, "timeout_ms": 9000, "topic_data": [{"name": "t", "partition_data": [
-            {"index": at % 250, "records": batch.encode([b"k"], [b"v"], timestamps=1)} for at in range(20_000)]}]},
+            {"index": at % 250, "records": ONE} for at in range(20_000)]}]},
     ),
     "Metadata": (ApiKey.METADATA, 9, {"topics": [{"name": f"x{number}"} for number in range(20_000)]}),
 }  # fmt: skip

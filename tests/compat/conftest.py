@@ -14,11 +14,9 @@ from krappy import blocking
 from tests.compat import tools
 from tests.compat.admin import Admin
 from tests.compat.clients.agent import Agent, AgentClient
-from tests.compat.clients.aio import AioKafka
 from tests.compat.clients.base import Client, Codec
-from tests.compat.clients.confluent import Confluent
-from tests.compat.clients.kafka_python import KafkaPython
 from tests.compat.clients.kcat import Kcat
+from tests.compat.clients.of_python import OF_PYTHON
 from tests.compat.servers import UNDER_TEST, KrappyServer, Server, server
 
 NAMES = ("confluent-kafka", "kafka-python", "aiokafka", "kcat", "kafkajs", "java-3", "java-4")
@@ -107,12 +105,8 @@ def get_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GetClient]:
 
 
 def _make(name: str, logs: Path) -> Client:
-    if name == "confluent-kafka":
-        return Confluent()
-    if name == "kafka-python":
-        return KafkaPython()
-    if name == "aiokafka":
-        return AioKafka()
+    if name in OF_PYTHON:
+        return OF_PYTHON[name]()
     tools.wanted(name)
     if name == "kcat":
         tools.kcat()

@@ -21,10 +21,8 @@ from tests.cluster.scattered_transactions import coordinator_of
 from tests.cluster.zookeeper import Missing
 from tests.compat import tools
 from tests.compat.clients.agent import Agent, AgentClient
-from tests.compat.clients.aio import AioKafka
-from tests.compat.clients.base import PATIENCE, Client, Message, Sending
-from tests.compat.clients.confluent import Confluent
-from tests.compat.clients.kafka_python import KafkaPython
+from tests.compat.clients.base import PATIENCE, Message, Sending
+from tests.compat.clients.of_python import OF_PYTHON
 from tests.compat.servers import UNDER_TEST
 from tests.process import wait_until
 
@@ -115,9 +113,8 @@ def agent(name: str, logs: Path) -> AgentClient:
 def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Streams, Reads]]:
     """A client that writes, and one that reads at the same time."""
     if request.param in PYTHON:
-        streams, made = PYTHON[request.param]
-        reader = made()
-        yield streams, reader.consume
+        reader = OF_PYTHON[request.param]()
+        yield PYTHON[request.param], reader.consume
         reader.close()
         return
     try:
@@ -133,10 +130,10 @@ def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Str
         each.close()
 
 
-PYTHON: dict[str, tuple[Streams, Callable[[], Client]]] = {
-    "confluent-kafka": (by_confluent, Confluent),
-    "kafka-python": (by_kafka_python, KafkaPython),
-    "aiokafka": (by_aiokafka, AioKafka),
+PYTHON: dict[str, Streams] = {
+    "confluent-kafka": by_confluent,
+    "kafka-python": by_kafka_python,
+    "aiokafka": by_aiokafka,
 }
 
 

@@ -172,10 +172,16 @@ def test_no_key_is_left_out_for_which_it_holds(says: Says, other: bool) -> None:
         assert lets(asked, key.encode()) >= holds(key, other), (condition, key)
 
 
-connect = pytest.importorskip("pyspark.sql.connect.functions", reason="Spark Connect is not installed")
+COLUMNS, OTHERS = 16, 19  # how many there are below: to know it by them, each worker would import Spark Connect
 
 
-def _columns() -> list[tuple[Any, Keys]]:
+@pytest.fixture(scope="module")
+def connect() -> Any:
+    """Its functions, imported by the one worker whose tests they are."""
+    return pytest.importorskip("pyspark.sql.connect.functions", reason="Spark Connect is not installed")
+
+
+def _columns(connect: Any) -> list[tuple[Any, Keys]]:
     sf, key, col, lit = connect, connect.col("key"), connect.col, connect.lit
     return [
         (key == "u1", exact("u1")),
@@ -197,12 +203,15 @@ def _columns() -> list[tuple[Any, Keys]]:
     ]
 
 
-@pytest.mark.parametrize(("condition", "found"), _columns())
-def test_columns_of_spark_connect(condition: Any, found: Keys) -> None:
+@pytest.mark.parametrize("number", range(COLUMNS))
+def test_columns_of_spark_connect(connect: Any, number: int) -> None:
+    every = _columns(connect)
+    assert len(every) == COLUMNS
+    condition, found = every[number]
     assert keys(condition, "string") == keys(condition, "binary") == found
 
 
-def test_columns_about_keys_of_one_type() -> None:
+def test_columns_about_keys_of_one_type(connect: Any) -> None:
     key, lit = connect.col("key"), connect.lit
     for condition in (key.startswith("u"), key.like("u%")):
         assert keys(condition, "string").as_range() == Keys(start=b"u", end=b"v")
@@ -212,7 +221,7 @@ def test_columns_about_keys_of_one_type() -> None:
         assert keys(condition, "string") == ALL
 
 
-def _others() -> list[Any]:
+def _others(connect: Any) -> list[Any]:
     from pyspark.sql.connect.column import Column
     from pyspark.sql.connect.expressions import ColumnReference
 
@@ -240,6 +249,8 @@ def _others() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("condition", _others())
-def test_columns_of_spark_connect_that_demand_no_keys(condition: Any) -> None:
-    assert keys(condition, "string") == ALL
+@pytest.mark.parametrize("number", range(OTHERS))
+def test_columns_of_spark_connect_that_demand_no_keys(connect: Any, number: int) -> None:
+    every = _others(connect)
+    assert len(every) == OTHERS
+    assert keys(every[number], "string") == ALL
