@@ -228,14 +228,16 @@ def forked(arguments: list[str], stdin: int, stdout: int, stderr: int) -> Child:
     return launcher()(arguments, stdin, stdout, stderr)
 
 
-def krappy(*arguments: object, stdin: bytes = b"", seconds: float = 120) -> subprocess.CompletedProcess[bytes]:
+def krappy(
+    *arguments: object, stdin: bytes = b"", seconds: float = 120, **environ: str
+) -> subprocess.CompletedProcess[bytes]:
     """What a command line prints, and its exit status. The command is forked, too: most of its CPU time would go into
-    imports."""
+    imports. `environ`: more environment variables."""
     command = [str(each) for each in arguments]
     taken, given = os.pipe()
     writer = threading.Thread(target=_write, args=(given, stdin), daemon=True)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        running = launcher()(command, taken, out.fileno(), err.fileno(), KRAPPY_DEBUG="")
+        running = launcher()(command, taken, out.fileno(), err.fileno(), **{"KRAPPY_DEBUG": "", **environ})
         os.close(taken)
         writer.start()
         if (status := running.wait(seconds)) is None:

@@ -33,6 +33,7 @@ from krappy.testing.running import RunningBroker
 from tests.cli.conftest import make_kafka_group
 from tests.clients.proxy import proxy
 from tests.process import child, wait_until
+from tests.process import krappy as run_forked
 from tests.security.authority import Authority
 from tests.served import alone
 
@@ -42,15 +43,15 @@ FREE = tuple(f"--listen-{name}=127.0.0.1:0" for name in ("native", "kafka", "htt
 
 
 def call(*arguments: str, stdin: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*KRAPPY, *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-        env={**os.environ, **environ},
-    )
+    """One that says something and ends. It is forked: none of it is about the start of a process."""
+    done = run_forked(*arguments, stdin=stdin.encode(), seconds=SECONDS, **environ)
+    return subprocess.CompletedProcess(arguments, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def completed(**environ: str) -> str:
+    """What a shell is offered."""
+    done = subprocess.run(KRAPPY, capture_output=True, text=True, timeout=SECONDS, env={**os.environ, **environ})
+    return done.stdout
 
 
 def one_line(said: str) -> bool:
@@ -436,16 +437,16 @@ def test_completion_offers_commands_and_topics(broker: RunningBroker) -> None:
     with blocking.connect(broker.address) as client:
         client.create_topic("completed", if_absent=True)
     environ = {"_KRAPPY_COMPLETE": "bash_complete", "KRAPPY_ADDRESS": broker.address}
-    commands = call(COMP_WORDS="krappy con", COMP_CWORD="1", **environ)
-    assert "consume" in commands.stdout
-    topics = call(COMP_WORDS="krappy get compl", COMP_CWORD="2", **environ)
-    assert "completed" in topics.stdout
+    commands = completed(COMP_WORDS="krappy con", COMP_CWORD="1", **environ)
+    assert "consume" in commands
+    topics = completed(COMP_WORDS="krappy get compl", COMP_CWORD="2", **environ)
+    assert "completed" in topics
     for group in ("mails", "mail\nforged"):
         make_kafka_group(broker, group, "completed")
-    groups = call(COMP_WORDS="krappy group describe m", COMP_CWORD="3", **environ)
-    assert groups.stdout == "plain,mails\n"
-    settings = call(COMP_WORDS="krappy topic create t --config cleanup", COMP_CWORD="5", **environ)
-    assert "cleanup.policy=" in settings.stdout
+    groups = completed(COMP_WORDS="krappy group describe m", COMP_CWORD="3", **environ)
+    assert groups == "plain,mails\n"
+    settings = completed(COMP_WORDS="krappy topic create t --config cleanup", COMP_CWORD="5", **environ)
+    assert "cleanup.policy=" in settings
 
 
 @pytest.mark.parametrize("way", [(), ("--group", "heads"), ("--idle", "600"), ("--to", "2")], ids=" ".join)
