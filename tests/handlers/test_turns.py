@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,8 +92,7 @@ async def ask(session: Session, request: m.Request, turns: Turns | None = None) 
     values = dict(request.__dict__)
     await trio.lowlevel.checkpoint()
     if turns is not None:
-        turns.cut()
-        sys.setprofile(turns.count)
+        turns.begin()
     try:
         read = parse(type(request), values)
         answer: Any = handler(session, read, Silent()) if streams else handler(session, read)
@@ -104,9 +102,8 @@ async def ask(session: Session, request: m.Request, turns: Turns | None = None) 
             elif inspect.iscoroutine(answer):
                 answer = await answer
     finally:
-        sys.setprofile(None)
         if turns is not None:
-            turns.end()
+            turns.stop()
     return answer
 
 

@@ -3,7 +3,8 @@ handler does between two turns of others is counted in calls rather than seconds
 
 from __future__ import annotations
 
-import sys
+import cProfile
+import itertools
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,28 +33,33 @@ ONE = batch.encode([b"k"], [b"v"], timestamps=1)
 
 
 class Turns(trio.abc.Instrument):
-    """Counts the calls of Python and C functions in each step of each task."""
+    """Counts the calls of Python and C functions in each step of each task, after `begin` and until `stop`. It is a
+    clock of Python's own profiler, which looks at it when a function is entered and when it is left: that takes less
+    than a function for sys.setprofile."""
 
     def __init__(self) -> None:
-        self.longest = self._calls = 0
+        self.longest = self._began = 0
+        self._looks = itertools.count()
+        self._profiler = cProfile.Profile(self._looks.__next__, 1.0, subcalls=False)
 
-    def count(self, frame: Any, event: str, argument: Any) -> None:
-        if event == "call" or event == "c_call":
-            self._calls += 1
+    def begin(self) -> None:
+        """What was before does not count."""
+        self.longest, self._began = 0, next(self._looks)
+        self._profiler.enable()
+
+    def stop(self) -> None:
+        self._profiler.disable()
+        self.end()
 
     def before_task_step(self, task: Any) -> None:
-        self._calls = 0
+        self._began = next(self._looks)
 
     def after_task_step(self, task: Any) -> None:
         self.end()
 
     def end(self) -> None:
         """The end of a step, or of what is counted: a handler that gives no turns ends within its step."""
-        self.longest = max(self.longest, self._calls)
-
-    def cut(self) -> None:
-        """Forgets what was counted before."""
-        self._calls = self.longest = 0
+        self.longest = max(self.longest, (next(self._looks) - self._began) // 2)
 
 
 def value(field: Field, number: int) -> Any:
@@ -127,8 +133,7 @@ async def ask(broker: LocalBroker, key: ApiKey, version: int, body: dict[str, An
     handler = registry().find(key, version)
     assert handler is not None
     await trio.lowlevel.checkpoint()
-    turns.cut()
-    sys.setprofile(turns.count)
+    turns.begin()
     try:
         answer = handler(session, decode_request(key, version, data[header.body_at :]), version)
         with trio.fail_after(120):
@@ -136,11 +141,10 @@ async def ask(broker: LocalBroker, key: ApiKey, version: int, body: dict[str, An
                 answer = await answer.wait()
             elif not isinstance(answer, dict):
                 answer = await cast("Any", answer)
-        sys.setprofile(None)
-        turns.end()
+        turns.stop()
         return sum(len(part) for part in encode_response(key, version, 1, answer)) if answer is not None else 0
     finally:
-        sys.setprofile(None)
+        turns.stop()
         session.close()
 
 
