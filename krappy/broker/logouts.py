@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from itertools import islice
+from itertools import chain, islice
 
 import trio
 
@@ -33,7 +33,9 @@ MADE = 100  # marks that one change makes at most: ZooKeeper ends a connection t
 class Logouts:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._wanted: dict[str, trio.Event] = {}  # by the name of a znode that needs a new mark: set once it has one
+        # By the name of a znode that needs a new mark: set once it has one. The last one is for those who have come since
+        # the last try.
+        self._wanted: dict[str, list[trio.Event]] = {}
         self._turn = trio.Lock()
         self._next = 0.0  # when the next change may be made
 
@@ -46,21 +48,21 @@ class Logouts:
 
     async def end(self, user: str | None) -> None:
         name = ALL if user is None else _of(user)
-        made = self._wanted.setdefault(name, trio.Event())
+        made = self._wanted.setdefault(name, [trio.Event()])[-1]
         async with self._turn:
             if made.is_set():
                 return  # the change before was for this one, too
             await trio.sleep_until(self._next)
             self._next = trio.current_time() + PAUSE
-            some = {name: made, **dict(islice(self._wanted.items(), MADE - 1))}
-            for key in some:
-                self._wanted.pop(key, None)
+            names = list(dict.fromkeys((name, *islice(self._wanted, MADE - 1))))
+            some = {each: self._wanted.pop(each) for each in names}
             try:
                 await self._mark(set(some))
             except BaseException:
-                self._wanted |= some
+                for key, events in some.items():
+                    self._wanted[key] = events + self._wanted.get(key, [])
                 raise
-            for each in some.values():
+            for each in chain.from_iterable(some.values()):
                 each.set()
 
     async def _mark(self, names: set[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -155,3 +156,39 @@ def test_who_comes_later_keeps_nobody_waiting(catalog: SyncCatalog) -> None:
 
     took = trio.run(main, clock=MockClock(autojump_threshold=0))
     assert max(took) <= 2 * logouts.PAUSE
+
+
+def test_who_waited_while_a_change_failed_waits_for_one_more_alone(catalog: SyncCatalog) -> None:
+    """A user's who came during it keep nobody waiting, nor those who came before it."""
+    tree = Tree(catalog)
+    ended = Logouts(Here(store=tree))  # type: ignore[arg-type]
+    took: list[float] = []
+
+    async def fails(operations: list[Operation]) -> object:
+        await trio.sleep(0.1)
+        if trio.current_time() - began < 0.5:
+            raise StorageError("ZooKeeper was away for a moment")
+        return await catalog.store.multi(operations)
+
+    tree.multi = fails  # type: ignore[method-assign]
+    began = 0.0
+
+    async def ends(name: str) -> None:
+        with suppress(StorageError):
+            await ended.end(name)
+        took.append(trio.current_time() - began)
+
+    async def main() -> None:
+        nonlocal began
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(ends, "bob")
+            await trio.sleep(0.05)
+            for name in ("bob",) * 20 + ("ada",):
+                nursery.start_soon(ends, name)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+    assert len(took) == 26
+    assert max(took) <= 2 * logouts.PAUSE
+    assert ended.marks("ada") != ("", "")
