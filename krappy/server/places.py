@@ -3,8 +3,10 @@
 Rules, kept here:
 
 - HTTP has places of its own, and so have probes (`listen_health`): they are served even when clients hold all other
-  places. When HTTP's places are taken, too, one of its connections that waits for its peer gives way: of the address
-  that has most, the one that has waited longest. Likewise for probes.
+  places. When HTTP's places are taken, too, or an address has as many of them as are left for all others, one HTTP
+  connection that waits for its peer gives way: of the address that has most, the one that has waited longest, and none
+  of an address that has fewer than the newcomer's. So requests that wait for the broker, however long, take half of the
+  places at most, if they are of one address. Likewise for probes.
 - When no place is left, the oldest connection that has never sent a request gives way to a new one.
 - The last few places are for peers on this machine, so that its administrator can always connect.
 - One address has a limit (`max.connections.per.ip`), which does not apply to this machine, HTTP and probes. With IPv6 a
@@ -72,10 +74,11 @@ class Places:
         few = descriptors.few_left(descriptor)
         if protocol in self._apart:
             apart = self._apart[protocol]
-            count = sum(map(len, apart.values()))
-            crowded = count >= (FEW_HTTP if few else MOST_APART[protocol])
-            if crowded and not _one_gives_way(apart, now):
-                return Overloaded(f"{count} connections of {protocol.upper()} are open, and all are at work")
+            left = (FEW_HTTP if few else MOST_APART[protocol]) - sum(map(len, apart.values()))
+            own = len(apart.get(network(host), ()))
+            if own >= left and not _one_gives_way(apart, own, now):
+                what = f"{own} connections of {protocol.upper()} of {host} are open, {max(left, 0)} are left for others"
+                return Overloaded(f"{what}, and all are at work")
             return None
         local, who = is_local(host), self._counted(host)
         limit = self._overrides.get(host, self.most_of_one)
@@ -129,8 +132,9 @@ class Places:
         return False
 
 
-def _one_gives_way(apart: ByAddress, now: float) -> bool:
-    for connections in sorted(apart.values(), key=len, reverse=True):
+def _one_gives_way(apart: ByAddress, own: int, now: float) -> bool:
+    """`own`: how many the address of the new one has. None of an address with fewer gives way to it."""
+    for connections in sorted((each for each in apart.values() if len(each) >= own), key=len, reverse=True):
         waiting = [(since, each) for each in connections if (since := each.waits_since(now)) is not None]
         if waiting:
             _, longest = min(waiting, key=lambda one: one[0])
