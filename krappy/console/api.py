@@ -27,7 +27,7 @@ from starlette.responses import Response
 from krappy.console.pacer import PaidPacer
 from krappy.console.paying import HttpPayer
 from krappy.console.problems import HttpError
-from krappy.console.security import read_cookies
+from krappy.console.security import MANY, read_cookies
 from krappy.console.shown import WHOLE, Form, Viewer
 from krappy.console.slices import encode_in_slices
 from krappy.core.security.operations import CLUSTER_NAME, Need, Op, Resource
@@ -159,6 +159,13 @@ def payer_of(console: Any, scope: Mapping[str, Any], needs: tuple[Need, ...] = (
     return HttpPayer(console.broker.client_quotas, user, host, needs)
 
 
+def who_of(console: Any, scope: Mapping[str, Any]) -> str:
+    """Whose turns and memory a request takes: a user's, or an address's, if nobody has logged in, or many people have
+    one name."""
+    who = principal_of(scope)
+    return who.name if is_known(console, scope) and who.name not in MANY else who.host
+
+
 class BodyRoom:
     """Memory for the bodies of all requests in progress, MAX_BODIES. One user may take as much as he leaves free: half
     of it, if there is no other user. So nobody who sends large bodies slowly keeps others out."""
@@ -197,6 +204,11 @@ class Call:
     def principal(self) -> Principal:
         """Who asks."""
         return principal_of(self.request.scope)
+
+    @property
+    def who(self) -> str:
+        """See `who_of`."""
+        return who_of(self.console, self.request.scope)
 
     @property
     def may_know_why(self) -> bool:

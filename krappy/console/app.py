@@ -14,7 +14,6 @@ from time import perf_counter
 from typing import Any, Protocol
 from urllib.parse import unquote
 
-import trio
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -37,7 +36,17 @@ from krappy.console import (
     topics,
     watch,
 )
-from krappy.console.api import SLASH, ApiOperation, BodyRoom, Call, payer_of, read_arguments, respond, wants_binary
+from krappy.console.api import (
+    SLASH,
+    ApiOperation,
+    BodyRoom,
+    Call,
+    payer_of,
+    read_arguments,
+    respond,
+    wants_binary,
+    who_of,
+)
 from krappy.console.attempts import Attempts, TooManyAttempts, WrongToken
 from krappy.console.history import FigureHistory
 from krappy.console.live import OVER, EventStream
@@ -45,10 +54,11 @@ from krappy.console.oidc import ProviderLogins
 from krappy.console.pacer import Pacer
 from krappy.console.paying import HttpPayer
 from krappy.console.problems import TITLES, TYPE, HttpError, Problem, problem_of
-from krappy.console.security import CHANGED, CONSOLE, HEADERS, Guard, read_cookies
+from krappy.console.security import CHANGED, HEADERS, MANY, Guard, read_cookies
 from krappy.console.slices import encode
+from krappy.console.turns import UserTurns
 from krappy.core.security.operations import CLUSTER_NAME, Grant, Op, Resource
-from krappy.core.security.principal import ANONYMOUS, Principal
+from krappy.core.security.principal import Principal
 from krappy.errors import KrappyError
 from krappy.ports import BrokerPort, GatewayPort, LookoutPort, ServerPort
 from krappy.ports.audit import ASKED, AskedFor
@@ -57,7 +67,7 @@ from krappy.ports.users import UsersPort
 
 _OF = (topics, events, table, tail, watch, groups, cluster, cluster_moves, connections, history_api, login, health)
 OPERATIONS: tuple[ApiOperation, ...] = tuple(operation for each in _OF for operation in each.routes.operations)
-TOGETHER = 16  # requests that are handled at a time; others wait
+TOGETHER = 32  # requests that are handled at a time, half of them of one user; others wait
 MOST_LIVE = 50  # tails and watches that are open at a time
 MOST_LIVE_OF_ONE = 20  # those of one user
 LOGIN = "/api/v1/login"
@@ -115,8 +125,8 @@ class Console:
         self.live = 0
         self.live_of: Counter[str] = Counter()  # by user
         self.bodies = BodyRoom()
-        self.turns = trio.Semaphore(TOGETHER)
-        self.wide = trio.Lock()  # held while a page reads many partitions: only one does so at a time
+        self.turns = UserTurns(TOGETHER)
+        self.wide = UserTurns(1)  # held while a page reads many partitions: only one does so at a time
         self._listening = listening
         self._times = server.times("http")
 
@@ -178,7 +188,7 @@ class PathOperations:
                     await call.payer.begin(mutates=_mutates(operation, arguments))
                 if operation.path not in SMALL:
                     await call.room()
-                async with nullcontext() if operation.path in SMALL else self._console.turns:
+                async with nullcontext() if operation.path in SMALL else self._console.turns.one(call.who):
                     if not call.stands():  # the peer may have taken its time
                         raise HttpError(401, "NOT_LOGGED_IN", OVER)
                     version = call.access.version
@@ -206,9 +216,10 @@ class PathOperations:
         if console.live >= MOST_LIVE:
             raise HttpError(503, "THROTTLING_QUOTA_EXCEEDED", f"{MOST_LIVE} live views are open, which is the limit")
         who = call.principal
-        user = None if who.name in (ANONYMOUS.name, CONSOLE.name) else who.name  # these are many people
-        if user is not None and console.live_of[user] >= MOST_LIVE_OF_ONE:
-            what = f"{MOST_LIVE_OF_ONE} live views of {user} are open, which is the limit of one user"
+        user = None if who.name in MANY else who.name
+        most = min(MOST_LIVE_OF_ONE, MOST_LIVE - console.live)  # or as many as are left for all others
+        if user is not None and console.live_of[user] >= most:
+            what = f"{console.live_of[user]} live views of {user} are open, which is the limit of one user"
             raise HttpError(503, "THROTTLING_QUOTA_EXCEEDED", what)
         console.live += 1
         if user is not None:
@@ -320,6 +331,7 @@ class App:
             scope["stands"] = self._standing(scope["principal"], request.headers, cookies)
             if request.headers.get("authorization"):
                 self._console.broker.audit.authenticated(scope["principal"])
+        scope["is_of"](who_of(self._console, scope))
         guard.check(request.method, path, request.headers, cookies, now, who)
         await self._router(scope, receive, send)
 

@@ -124,7 +124,7 @@ def show(event: Seen, viewer: Viewer) -> EventShown:
 async def list_events(call: Call, topic: str, query: EventsQuery) -> EventPage:
     found = call.access.topic(topic, Op.READ)
     partitions = await sources(call, found, query.partition)
-    async with call.console.wide if len(partitions) > NARROW else nullcontext():
+    async with call.console.wide.one(call.who) if len(partitions) > NARROW else nullcontext():
         return await _list_page(call, found, partitions, query)
 
 

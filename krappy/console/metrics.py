@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
 
-from krappy.console.api import principal_of, room
+from krappy.console.api import principal_of, room, who_of
 from krappy.console.cluster_metrics import cluster_families, gather_cluster
 from krappy.console.numbers import Latency, Numbers, gather
 from krappy.console.problems import HttpError
@@ -41,7 +41,7 @@ class Metrics:
         most = _most(request.query_params)
         make, kind = exposition.choose_encoder(request.headers.get("accept", ""))
         await room(scope)
-        async with self._console.turns:
+        async with self._console.turns.one(who_of(self._console, scope)):
             access = self._console.broker.access(principal_of(scope))
             access.cluster(Op.DESCRIBE)
             numbers = await gather(self._console.broker, access, self._console.server)

@@ -7,6 +7,7 @@ For peers that have logged in, a user's name stands in place of the address.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from krappy.errors import Overloaded
@@ -43,6 +44,11 @@ class AddressLines(Generic[T]):
     def pop(self) -> T | None:
         """Takes the one whose turn it is; None: nobody waits."""
         return self._take(next(iter(self._lines))) if self._lines else None
+
+    def pop_for(self, may: Callable[[str], bool]) -> tuple[str, T] | None:
+        """Takes the first one of an address, or a network, that `may` go on, and tells which; None: there is none."""
+        address = next((each for each in self._lines if may(each)), None)
+        return None if address is None else (address, self._take(address))
 
     def pop_of_most(self) -> T:
         """Takes the one that has waited longest in the longest line. Somebody must be waiting."""

@@ -35,6 +35,7 @@ from krappy.errors import KrappyError
 from krappy.hosts import host_of
 from krappy.ports import ConnectionFacts
 from krappy.server.http_wire import Wire
+from krappy.server.pages import ANSWER
 from krappy.server.places import HTTP
 from krappy.server.sockets import endpoint
 from krappy.tls import TlsSocket
@@ -52,7 +53,6 @@ HEAD_SECONDS = 20.0  # from the first byte of a request to the end of its head
 MAX_HEAD = 16 << 10  # bytes
 HEADERS = 250  # of a request: each takes time, in several places
 AHEAD = 64 << 10  # bytes held beyond a request, while its answer is made
-ANSWER = 8 << 20  # bytes charged for an answer while it is made: a page of 2 MiB, and the objects it is made from
 ROOM_SECONDS = 10.0  # for which a request waits for room for its answer
 LINGER_SECONDS = 2.0  # for which the rest of an unwanted body is read, so that the peer sees its answer
 Application = Callable[[Any, Any, Any], Awaitable[None]]
@@ -176,20 +176,26 @@ class HttpConnection:
             if not await self._room():
                 return False
             reckoned = ANSWER
-            pages.charge(reckoned)
+            pages.charge_to(self._wire.whose, reckoned)
             return True
 
         def made() -> None:
             nonlocal reckoned
-            pages.credit(reckoned)
+            if reckoned:
+                pages.credit_to(self._wire.whose, reckoned)
             reckoned = 0
 
         async def send(message: dict[str, Any]) -> None:
             made()
             await conversation.send(message)
 
+        def is_of(who: str) -> None:
+            """The application calls it once it knows who asks, before it calls `room`."""
+            self._wire.whose = who
+
+        is_of(host_of(self.client))
         try:
-            scope = {**conversation.scope(request), "room": room}
+            scope = {**conversation.scope(request), "room": room, "is_of": is_of}
             await application(scope, conversation.receive, send)
             await conversation.finish()
         finally:
@@ -199,13 +205,13 @@ class HttpConnection:
 
     async def _room(self) -> bool:
         """Waits for room for an answer, up to `ROOM_SECONDS`. Returns whether there is room."""
-        pages = self._server.pages
-        if not pages.spent:
+        pages, whose = self._server.pages, self._wire.whose
+        if pages.has_room(whose):
             return True
         self._queued_since = trio.current_time()
         pages.waiting += 1
         try:
-            return await wait_any([pages.freed], lambda: not pages.spent, ROOM_SECONDS)
+            return await wait_any([pages.freed], lambda: pages.has_room(whose), ROOM_SECONDS)
         finally:
             pages.waiting -= 1
             self._queued_since = math.inf

@@ -57,7 +57,8 @@ class Wire:
         self._stdlib = sock
         self._socket = TlsStream(sock) if isinstance(sock, TlsSocket) else trio.socket.from_stdlib_socket(sock)
         self.scheme = "https" if isinstance(sock, TlsSocket) else "http"
-        self._budgets = (server.budget, server.pages)
+        self._budget, self._pages = server.budget, server.pages
+        self.whose = ""  # the answers are: a user's, or an address's; nothing is being sent when it changes
         self._stall_seconds = server.stall_seconds
         self._deadline = math.inf
         self._sending: trio.CancelScope | None = None
@@ -134,11 +135,12 @@ class Wire:
     def _wait_for(self, size: int) -> None:
         """`size` more bytes wait for the peer; a negative size: fewer."""
         self.waiting += size
-        for budget in self._budgets:
-            if size > 0:
-                budget.charge(size)
-            elif size:
-                budget.credit(-size)
+        if size > 0:
+            self._budget.charge(size)
+            self._pages.charge_to(self.whose, size)
+        elif size:
+            self._budget.credit(-size)
+            self._pages.credit_to(self.whose, -size)
 
     async def until_it_leaves(self) -> None:
         """Waits until the peer has left, without reading."""

@@ -19,6 +19,7 @@ from krappy.ports.tokens import TokensPort
 from krappy.server.budget import Budget
 from krappy.server.handshakes import Handshakes
 from krappy.server.pace import Turns
+from krappy.server.pages import Pages
 from krappy.server.places import HTTP, MOST_APART, Places, is_local
 from krappy.server.session import REGISTRATION, Allowance
 from krappy.server.sockets import endpoint, prepare
@@ -118,7 +119,7 @@ class Server:
         self.heads = StrangerSteps()  # of HTTP requests
         self.tls: ServerTls | None = None  # if a listener has it
         self.tokens: TokensPort | None = None  # if users log in with them
-        self.pages = Budget(max(memory_bytes // PAGES, 1))  # HTTP's answers count against both
+        self.pages = Pages(max(memory_bytes // PAGES, 1))  # HTTP's answers count against both
         self.allowance = Allowance(memory_bytes // REGISTRATION)
         self.max_frame = min(max_frame, memory_bytes // 2)  # a larger frame might never find room
         self.places = places

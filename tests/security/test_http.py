@@ -223,7 +223,7 @@ def test_guesses_of_one_address_wait_for_each_other(
 
 
 def test_one_user_can_not_take_all_live_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "MOST_LIVE", 4)
+    monkeypatch.setattr(app, "MOST_LIVE", 6)
     monkeypatch.setattr(app, "MOST_LIVE_OF_ONE", 3)
     settings = {**SETTINGS, **SUPER, "users_dir": users_dir(tmp_path / "users", ada=SECRET, emil=SECRET)}
     with (

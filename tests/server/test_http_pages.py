@@ -15,6 +15,7 @@ import trio
 import krappy
 from krappy.records import batch
 from krappy.server import http, http_wire
+from krappy.server.pages import ANSWER
 from krappy.wire import messages as m
 from tests.peer import Peer
 from tests.process import PATIENCE, wait_until
@@ -85,7 +86,7 @@ def test_pages_that_nobody_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                 with trio.fail_after(3 * PATIENCE):
                     await trio.to_thread.run_sync(read, broker, abandon_on_cancel=True)
                 nursery.cancel_scope.cancel()
-            most_allowed = broker.server.pages.total + http.ANSWER + (3 << 20)
+            most_allowed = broker.server.pages.total + ANSWER + (3 << 20)
             assert most <= most_allowed, "an answer is reckoned before it is made"
             assert "peer_stalled" in told, "one that took nothing was cut off"
 
@@ -97,11 +98,11 @@ def test_a_request_for_which_there_is_no_room_is_told_so(tmp_path: Path, monkeyp
 
     def ask(broker: krappy.Broker) -> tuple[int, int, int]:
         with httpx.Client(base_url=f"http://{broker.http_address}", timeout=PATIENCE, trust_env=False) as client:
-            broker.server.pages.charge(broker.server.pages.total)
+            broker.server.pages.charge(2 * broker.server.pages.total)
             refused, probe = client.get("/api/v1/cluster"), client.get("/healthz")
             assert refused.headers["content-type"] == "application/problem+json"
             assert refused.json()["code"] == "THROTTLING_QUOTA_EXCEEDED"
-            broker.server.pages.credit(broker.server.pages.total)
+            broker.server.pages.credit(2 * broker.server.pages.total)
             return refused.status_code, probe.status_code, client.get("/api/v1/cluster").status_code
 
     async def main() -> None:
