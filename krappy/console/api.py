@@ -236,7 +236,7 @@ class Call:
     @property
     def pacer(self) -> PaidPacer:
         """The pacer for the work of a live view."""
-        return PaidPacer(self.console.pacer, self.payer)
+        return PaidPacer(self.console.pacer, self.payer, self.who)
 
     @property
     def gateway(self) -> GatewayPort | None:

@@ -1,5 +1,5 @@
-"""Live views use the broker's time for long, so the share of all of them together is bounded. The time of each counts
-for the quota of its user, too."""
+"""Live views use the broker's time for long, so the share of all of them together is bounded, and that of one user: his
+many views do not make another's late. The time of each counts for the quota of its user, too."""
 
 from __future__ import annotations
 
@@ -9,36 +9,54 @@ from time import perf_counter
 import trio
 
 from krappy.console.paying import HttpPayer
+from krappy.console.turns import UserTurns
 
-SHARE = 0.04  # of the event loop's time
+SHARE = 0.08  # of the event loop's time,
+OF_ONE = 2  # and half of it for one user
+MANY = 100  # users whose debts are kept, before those that are over are looked for
 
 
 class Pacer:
-    """Gives turns to work, so that all work together takes `share` of the event loop's time in the long run."""
+    """Gives turns to work, so that all work together takes SHARE of the event loop's time in the long run, and that of
+    one user half as much. So one user's views wait for those of another no longer than a part of these takes."""
 
-    def __init__(self, share: float = SHARE) -> None:
-        self._share = share
+    def __init__(self) -> None:
         self._free_at = 0.0
+        self._free_at_of: dict[str, float] = {}  # by user
+        self._next = UserTurns(1)  # whose work comes next: the others wait behind it
 
-    async def turn(self) -> None:
+    async def turn(self, who: str = "") -> None:
+        """`who`: the user, or the address of one who has not logged in."""
         await trio.lowlevel.checkpoint()
-        while trio.current_time() < self._free_at:
-            await trio.sleep_until(self._free_at)
+        while True:
+            while trio.current_time() < (free_at := self._free_at_of.get(who, 0.0)):
+                await trio.sleep_until(free_at)
+            async with self._next.one(who):
+                while trio.current_time() < self._free_at:
+                    await trio.sleep_until(self._free_at)
+                if trio.current_time() >= self._free_at_of.get(who, 0.0):  # else another view of his was first
+                    return
 
-    def spent(self, seconds: float) -> None:
-        self._free_at = max(trio.current_time(), self._free_at) + seconds / self._share
+    def spent(self, seconds: float, who: str = "") -> None:
+        now = trio.current_time()
+        self._free_at = max(now, self._free_at) + seconds / SHARE
+        if len(self._free_at_of) >= MANY:
+            self._free_at_of = {each: at for each, at in self._free_at_of.items() if at > now}
+        self._free_at_of[who] = max(now, self._free_at_of.get(who, 0.0)) + OF_ONE * seconds / SHARE
 
 
 class PaidPacer:
-    """The pacer of one view, which waits for its user's quota, too."""
+    """The pacer of one view, which waits for its user's quota, too. `who`: as of `Pacer.turn`."""
 
-    def __init__(self, pacer: Pacer, payer: HttpPayer) -> None:
-        self._pacer, self._payer = pacer, payer
-        self.spent = pacer.spent
+    def __init__(self, pacer: Pacer, payer: HttpPayer, who: str = "") -> None:
+        self._pacer, self._payer, self._who = pacer, payer, who
+
+    def spent(self, seconds: float) -> None:
+        self._pacer.spent(seconds, self._who)
 
     async def turn(self) -> None:
         await self._payer.turn()
-        await self._pacer.turn()
+        await self._pacer.turn(self._who)
 
 
 class PacedStopwatch:

@@ -125,12 +125,14 @@ class WatchView:
             began = trio.current_time()
 
         async def emit(event: str, partition: int, next_offset: int, items: list[bytes], offsets: Any = None) -> None:
+            nonlocal began
             entries = [
                 show_entry(self._viewer, partition, key_of_bin(items[at]), items[at + 1])
                 for at in range(0, len(items), 2)
             ]
             if began:
                 self._pacer.spent(trio.current_time() - began)
+                began = 0.0  # the reader may take long for what is sent now
             after = {**at, **dict(offsets or ()), **({partition: next_offset} if event == "changes" else {})}
             if event == "end_of_snapshot":
                 if await send(event, _place_of(after), cursors.write_offsets(self._topic, after), self._stands):
