@@ -33,7 +33,7 @@ MADE = 100  # marks that one change makes at most: ZooKeeper ends a connection t
 class Logouts:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        # By the name of a znode that needs a new mark: set once it has one. The last one is for those who have come since
+        # By the name of a znode that needs a new mark: set once it has one. The last one is for those who came since
         # the last try.
         self._wanted: dict[str, list[trio.Event]] = {}
         self._turn = trio.Lock()
