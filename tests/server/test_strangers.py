@@ -117,6 +117,16 @@ def broker(rounds: HeldRounds, tmp_path_factory: pytest.TempPathFactory) -> Iter
             yield found
 
 
+def connected(opened: ExitStack, host: str, port: str) -> list[socket.socket]:
+    """MANY connections, from two addresses: one alone may have half of the places of HTTP."""
+    return [
+        opened.enter_context(
+            socket.create_connection((host, int(port)), PATIENCE, source_address=(f"127.0.0.{number % 2 + 1}", 0))
+        )
+        for number in range(MANY)
+    ]
+
+
 @pytest.mark.parametrize("flood", FLOODS)
 def test_a_flood_leaves_others_their_time(broker: RunningBroker, rounds: HeldRounds, flood: str) -> None:
     """Each takes some ms, so all of them in one round would take longer than is promised."""
@@ -126,7 +136,7 @@ def test_a_flood_leaves_others_their_time(broker: RunningBroker, rounds: HeldRou
         first.sendall(FLOODS[flood])
         assert first.recv(1)
     with ExitStack() as opened:
-        socks = [opened.enter_context(socket.create_connection((host, int(port)), PATIENCE)) for _ in range(MANY)]
+        socks = connected(opened, host, port)
         socks[-1].sendall(FLOODS[flood])  # when this one is answered, the others were accepted, too
         assert socks.pop().recv(1)
         rounds.longest = 0.0
@@ -157,7 +167,7 @@ def test_trailers_that_come_together_leave_others_their_time(
     head, begun = READ_AND_SKIPPED[body]
     host, _, port = broker.http_address.rpartition(":")
     with ExitStack() as opened:
-        socks = [opened.enter_context(socket.create_connection((host, int(port)), PATIENCE)) for _ in range(MANY)]
+        socks = connected(opened, host, port)
         for sock in socks:
             sock.sendall(head)
             assert sock.recv(65536).startswith(begun)

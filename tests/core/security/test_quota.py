@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from krappy.core.security.quota import BURST, WINDOW, Bucket, Payer, QuotaSet, QuotaUse
+from krappy.core.security.quota import BURST, DEBT, WINDOW, Bucket, Payer, QuotaSet, QuotaUse
 from krappy.core.security.quota_entities import (
     DEFAULT,
     OF_CLIENTS,
@@ -84,10 +84,10 @@ def test_a_name_that_is_missing_has_the_default() -> None:
 
 
 class Naive:
-    """Credit in units, filled up with time."""
+    """Credit in units, filled up with time. `debt`: seconds that are counted of what was used before."""
 
-    def __init__(self, rate: float, burst: float) -> None:
-        self.rate, self.most = rate, rate * burst
+    def __init__(self, rate: float, burst: float, debt: float = math.inf) -> None:
+        self.rate, self.most, self.debt = rate, rate * burst, debt
         self.credit, self.now = self.most, 0.0
 
     def at(self, now: float) -> float:
@@ -98,7 +98,9 @@ class Naive:
     def spend(self, amount: float, now: float) -> float:
         self.at(now)
         self.credit -= amount
-        return self.at(now)
+        wait = self.at(now)
+        self.credit = max(self.credit, -self.debt * self.rate)
+        return wait
 
 
 @given(
@@ -204,11 +206,12 @@ def test_a_quota_that_was_away_begins_anew_and_others_do_not() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.floats(0.01, 1), st.floats(1, 50)), max_size=200))
+@example([("a", 1.0, 22.0), ("a", 0.125, 50.0), ("a", 0.0625, 50.0), ("a", 1.0, 1.0)])  # more than DEBT
 def test_a_bound_of_memory_lets_nobody_have_more(work: list[tuple[str, float, float]]) -> None:
     """There is room for three of eight payers. Each still keeps to his rate, and memory is bounded. Those who share a
     place may each have less, but not more."""
     use = use_of((QuotaEntity(None, DEFAULT), 10.0), most=3)
-    models, now = {name: Naive(10.0, 1.0) for name in "abcdefgh"}, 0.0
+    models, now = {name: Naive(10.0, 1.0, DEBT[PRODUCE]) for name in "abcdefgh"}, 0.0
     for name, pause, amount in work:
         now += pause
         wait = use.spend(PRODUCE, Payer("x", name), amount, now)
