@@ -64,6 +64,7 @@ LAYERS = [
     Layer("descriptors", ["descriptors"], [], set(), IMPURE - {"os"}),
     Layer("tls", ["tls"], [], set(), IMPURE - {"os", "socket", "ssl"}),
     Layer("waiting", ["waiting"], [], {"trio"}, SOCKETS | FILES | PROCESSES | CHANCE),
+    Layer("turns", ["turns"], ["hosts", "core"], {"trio"}, IMPURE),
     Layer("ports", ["ports"], [*VALUES, "settings", "core", "wire", "waiting"], set(), IMPURE),
     Layer("settings", ["settings"], ["errors", "hosts"], set(), SOCKETS | PROCESSES | CHANCE),
     Layer("store", ["store"], [*VALUES, "core"], {"crc32c", "msgpack", "rocksdict"}, SOCKETS),
@@ -78,7 +79,7 @@ LAYERS = [
         "broker",
         ["broker"],
         # What a cluster stores of committed offsets has Kafka's schema.
-        [*VALUES, "core", "store", "settings", "waiting", "descriptors", "ports", "wire.kafka.records"],
+        [*VALUES, "core", "store", "settings", "waiting", "turns", "descriptors", "ports", "wire.kafka.records"],
         {"trio", "msgpack"},
         SOCKETS,
     ),
@@ -99,7 +100,7 @@ LAYERS = [
     Layer(
         "console",
         ["console"],
-        [*VALUES, "core", "ports"],
+        [*VALUES, "core", "ports", "turns"],
         {"trio", "starlette", "msgspec", "prometheus_client"},
         (SOCKETS - {"http", "urllib"}) | FILES | PROCESSES | CHANCE,
     ),

@@ -27,7 +27,6 @@ from time import thread_time
 
 import trio
 
-from krappy.broker.address_turns import AddressTurns
 from krappy.broker.overrides import OverrideStore
 from krappy.broker.runtime import Runtime
 from krappy.broker.tree_changes import change
@@ -37,12 +36,14 @@ from krappy.core.security.sasl import LONGEST_NAME
 from krappy.core.security.scram import HASHES, ITERATIONS, SALT, ScramCredential
 from krappy.errors import ConfigError, ConnectionLost, InvalidRequest, StorageError, UnknownUser
 from krappy.ports.users import Credentials, Took, untold
+from krappy.turns import UserTurns
 
 Texts = Mapping[str, str]  # the settings of a user's znode
 Profile = tuple[tuple[str, int, int], ...]  # for each credential of a user: mechanism, bytes of salt, iterations
 USUAL: Profile = tuple((each, SALT, ITERATIONS) for each in sorted(HASHES))
 LOOK_SECONDS = 10.0  # between two looks at the files of `users_dir`
 KEPT = 10_000  # so many passwords that proved right are remembered, as hashes
+MOST_TURNS = 1_000  # so many checks of one address may wait at a time
 LONGEST_PASSWORD = 4096  # bytes of a file; a line feed at its end counts
 
 
@@ -61,7 +62,7 @@ class Users:
         self._secret = os.urandom(32)  # of this process
         self._kept = self._secret  # the cluster's, once it is known
         self._right: OrderedDict[bytes, None] = OrderedDict()  # HMACs of passwords that proved right, the oldest first
-        self._turns = AddressTurns()  # a check takes a whole core, so addresses take turns
+        self._turns = UserTurns(most=MOST_TURNS)  # a check takes a whole core, so addresses take turns
         self._checking = trio.CapacityLimiter(1)  # so checks take no threads of others
 
     @property

@@ -2,7 +2,6 @@
 
     app.py          the application (ASGI): every request passes here
     security.py     who may send requests; refuses those of other sites' pages in a visitor's name
-    turns.py        how many are handled at a time, by user
     api.py          what an operation is: types describe its parameters, body and answer
     openapi.py      the OpenAPI document, made from these types
     problems.py     errors as RFC 9457 problem details

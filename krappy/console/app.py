@@ -56,7 +56,6 @@ from krappy.console.paying import HttpPayer
 from krappy.console.problems import TITLES, TYPE, HttpError, Problem, problem_of
 from krappy.console.security import CHANGED, HEADERS, MANY, Guard, read_cookies
 from krappy.console.slices import encode
-from krappy.console.turns import UserTurns
 from krappy.core.security.operations import CLUSTER_NAME, Grant, Op, Resource
 from krappy.core.security.principal import Principal
 from krappy.errors import KrappyError
@@ -64,6 +63,7 @@ from krappy.ports import BrokerPort, GatewayPort, LookoutPort, ServerPort
 from krappy.ports.audit import ASKED, AskedFor
 from krappy.ports.tokens import ProviderLoginPort, TokensPort
 from krappy.ports.users import UsersPort
+from krappy.turns import UserTurns
 
 _OF = (topics, events, table, tail, watch, groups, cluster, cluster_moves, connections, history_api, login, health)
 OPERATIONS: tuple[ApiOperation, ...] = tuple(operation for each in _OF for operation in each.routes.operations)
@@ -126,7 +126,7 @@ class Console:
         self.live_of: Counter[str] = Counter()  # by user
         self.bodies = BodyRoom()
         self.turns = UserTurns(TOGETHER)
-        self.wide = UserTurns(1)  # held while a page reads many partitions: only one does so at a time
+        self.wide = UserTurns()  # held while a page reads many partitions: only one does so at a time
         self._listening = listening
         self._times = server.times("http")
 

@@ -9,7 +9,7 @@ from time import perf_counter
 import trio
 
 from krappy.console.paying import HttpPayer
-from krappy.console.turns import UserTurns
+from krappy.turns import UserTurns
 
 SHARE = 0.08  # of the event loop's time,
 OF_ONE = 2  # and half of it for one user
@@ -23,7 +23,7 @@ class Pacer:
     def __init__(self) -> None:
         self._free_at = 0.0
         self._free_at_of: dict[str, float] = {}  # by user
-        self._next = UserTurns(1)  # whose work comes next: the others wait behind it
+        self._next = UserTurns()  # whose work comes next: the others wait behind it
 
     async def turn(self, who: str = "") -> None:
         """`who`: the user, or the address of one who has not logged in."""

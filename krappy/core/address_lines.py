@@ -28,11 +28,10 @@ class AddressLines(Generic[T]):
 
     def add(self, host: str, item: T) -> None:
         """Adds one that waits, of the address `host`. Raises Overloaded if `most` of that address wait already."""
-        line = self._lines.get(network(host), {})
+        line = self._lines.setdefault(network(host), {})
         if len(line) == self._most:
             raise Overloaded(f"{self._most} of {host} wait for their turn")
         line[item] = None
-        self._lines[network(host)] = line
 
     def drop(self, host: str, item: T) -> None:
         """Removes one that waits no more."""
@@ -47,8 +46,10 @@ class AddressLines(Generic[T]):
 
     def pop_for(self, may: Callable[[str], bool]) -> tuple[str, T] | None:
         """Takes the first one of an address, or a network, that `may` go on, and tells which; None: there is none."""
-        address = next((each for each in self._lines if may(each)), None)
-        return None if address is None else (address, self._take(address))
+        for address in self._lines:
+            if may(address):
+                return address, self._take(address)
+        return None
 
     def pop_of_most(self) -> T:
         """Takes the one that has waited longest in the longest line. Somebody must be waiting."""

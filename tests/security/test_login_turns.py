@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from krappy.broker import users
-from krappy.broker.address_turns import AddressTurns
 from krappy.testing.running import run_broker
+from krappy.turns import UserTurns
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey
 from tests.handlers.raw import Raw as NativeRaw
@@ -31,11 +31,11 @@ def test_right_passwords_take_turns_with_the_wrong_ones_of_another_address(
     """This is so in each protocol. At most n + 1 wrong passwords are checked before the n-th right one, although 20
     wrong ones came first."""
     checked, go, check = list[str](), threading.Event(), users._timed_check
-    made: list[AddressTurns] = []
+    made: list[UserTurns] = []
 
-    class Seen(AddressTurns):
-        def __init__(self) -> None:
-            super().__init__()
+    class Seen(UserTurns):
+        def __init__(self, most: int) -> None:
+            super().__init__(most=most)
             made.append(self)
 
     def timed_check(credential: Any, password: str) -> tuple[bool, float]:
@@ -43,7 +43,7 @@ def test_right_passwords_take_turns_with_the_wrong_ones_of_another_address(
         checked.append(password)
         return check(credential, password)
 
-    monkeypatch.setattr(users, "AddressTurns", Seen)
+    monkeypatch.setattr(users, "UserTurns", Seen)
     monkeypatch.setattr(users, "_timed_check", timed_check)
     folder = users_dir(tmp_path / "users", **RIGHT)
     listeners = {**LISTENERS, "listen_http": "SASL_PLAINTEXT://127.0.0.1:0"}

@@ -1,7 +1,7 @@
-"""Turns of requests: a few are handled at a time, and some wait for long, as for an event that is not there yet.
+"""Turns: a few tasks have one at a time, and the others wait in lines, by user or by address (`AddressLines`).
 
-One user may have as many as are left for all others: half, if there is no other. Those who wait are served by user, one
-of each in turn. So whoever asks much, or waits long, keeps nobody else waiting.
+One user may have as many turns as are left for all others: half, if there is no other. Those who wait are served by
+user, one of each in turn. So whoever asks for many turns, or has his for long, keeps nobody else waiting.
 """
 
 from __future__ import annotations
@@ -17,16 +17,22 @@ from krappy.hosts import network
 
 
 class UserTurns:
-    """`together`: how many there are at a time. With one, users take it in turn."""
+    """`together`: how many there are at a time. With one, users take it in turn. `most`: how many of one user may wait;
+    None: something else bounds their number."""
 
-    def __init__(self, together: int) -> None:
+    def __init__(self, together: int = 1, most: int | None = None) -> None:
         self._together = together
         self._taken: Counter[str] = Counter()  # by user, or by the address of one who has not logged in
-        self._lines: AddressLines[trio.Event] = AddressLines()
+        self._lines: AddressLines[trio.Event] = AddressLines(most)
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._lines)
 
     @asynccontextmanager
     async def one(self, who: str) -> AsyncIterator[None]:
-        """Waits for a turn of this user, or address, which lasts as long as the `with`."""
+        """Waits for a turn of this user, or address, which lasts as long as the `with`. Raises Overloaded if `most` of
+        this user wait already."""
         who = network(who)
         if self._may(who):
             self._taken[who] += 1

@@ -1,21 +1,21 @@
-"""Turns by address: how many others come before one, counted."""
+"""Turns by user, or by address: how many others come before one, counted; and of one user never more than are left for
+all others."""
 
 from __future__ import annotations
 
 import pytest
 import trio
-from trio.testing import trio_test, wait_all_tasks_blocked
+from trio.testing import MockClock, trio_test, wait_all_tasks_blocked
 
-from krappy.broker import address_turns
-from krappy.broker.address_turns import AddressTurns
 from krappy.errors import Overloaded
+from krappy.turns import UserTurns
 
 
 class Taken:
     """Turns that are taken by tasks, each for a moment. `who`: whose turns these were, in order."""
 
-    def __init__(self, nursery: trio.Nursery) -> None:
-        self.turns = AddressTurns()
+    def __init__(self, nursery: trio.Nursery, most: int | None = None) -> None:
+        self.turns = UserTurns(most=most)
         self.who: list[str] = []
         self._nursery = nursery
 
@@ -70,10 +70,9 @@ async def test_who_leaves_takes_no_turn_and_keeps_none_from_others() -> None:
 
 
 @trio_test
-async def test_many_of_one_address_are_refused_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(address_turns, "MOST", 2)
+async def test_many_of_one_address_are_refused_and_others_are_not() -> None:
     async with trio.open_nursery() as nursery:
-        taken = Taken(nursery)
+        taken = Taken(nursery, most=2)
         async with taken.turns.one("2001:db8::1"):
             await taken.ask("2001:db8::2")
             await taken.ask("2001:db8::3:0:0:4")
@@ -82,3 +81,46 @@ async def test_many_of_one_address_are_refused_and_others_are_not(monkeypatch: p
                     pass
             await taken.ask("2001:db8:0:1::1")
     assert len(taken.who) == 3
+
+
+async def hold(turns: UserTurns, who: str, had: list[str]) -> None:
+    async with turns.one(who):
+        had.append(who)
+        await trio.sleep_forever()
+
+
+@trio_test
+async def test_one_user_has_half_of_them_and_others_have_theirs() -> None:
+    turns, had = UserTurns(8), list[str]()
+    async with trio.open_nursery() as nursery:
+        for who in ("bob",) * 20 + ("carl",) * 20 + ("2001:db8::1", "2001:db8::2") + ("ada",):
+            nursery.start_soon(hold, turns, who, had)
+            await wait_all_tasks_blocked()
+        assert had == ["bob"] * 4 + ["carl"] * 2 + ["2001:db8::1", "ada"]
+        nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(hold, turns, "zoe", had)
+        await wait_all_tasks_blocked()
+        assert had.count("zoe") == 4, "those who have left hold none"
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("together", [1, 4])
+def test_who_waits_is_served_by_user(together: int) -> None:
+    turns, had = UserTurns(together), list[str]()
+
+    async def ask(who: str) -> None:
+        async with turns.one(who):
+            had.append(who)
+            await trio.sleep(1)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for who in ("bob",) * 20 + ("ada",):
+                nursery.start_soon(ask, who)
+                await wait_all_tasks_blocked()
+
+    trio.run(main, clock=MockClock(autojump_threshold=0.01))
+    assert len(had) == 21
+    assert "ada" in had[:3]
