@@ -147,7 +147,8 @@ class Server:
         trio.lowlevel.add_instrument(self.turns)
         async with trio.open_nursery() as posting:
             posting.start_soon(self._post)
-            for steps in (self.handshakes, self.logins, self.heads):  # also for those that were accepted before the end
+            # Also for those that were accepted before the end.
+            for steps in (self.handshakes.steps, self.logins, self.heads):
                 posting.start_soon(steps.run)
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -16,6 +17,7 @@ from krappy.console import paying
 from krappy.console.paying import HttpPayer
 from krappy.server import handshakes, strangers, throttled
 from krappy.testing.running import RunningBroker
+from krappy.tls import TlsSocket
 from tests.process import wait_until
 from tests.quotas.quotas import Quotas
 from tests.security.authority import Authority
@@ -162,8 +164,13 @@ def test_the_time_of_a_live_view_counts_and_slows_it_down(
 
 
 def test_handshakes_count_for_the_address_they_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = count()
-    monkeypatch.setattr(handshakes, "perf_counter", lambda: next(clock) / 100)  # each step takes 10 ms
+    step = handshakes._step
+
+    def slow(sock: TlsSocket) -> Any:
+        time.sleep(0.01)
+        return step(sock)
+
+    monkeypatch.setattr(handshakes, "_step", slow)
     authority = Authority(tmp_path)
     more = {"tls_certificate": authority.issue("127.0.0.1"), "listen_http": "SASL_SSL://127.0.0.1:0"}
     with broker_of(tmp_path, **more) as (broker, client):

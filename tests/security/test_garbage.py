@@ -11,10 +11,10 @@ import trio
 
 import krappy
 from krappy.server.connection import Connection
-from krappy.server.handshakes import HandshakeStep
 from krappy.server.kafka import KafkaConnection
 from krappy.server.kafka_session import KafkaSession
 from krappy.server.session import Session
+from krappy.server.strangers import StrangerStep
 from krappy.wire.kafka import ApiKey
 from tests.cluster.secured import HOST, log_in
 from tests.kafka.raw import Closed, Raw
@@ -76,4 +76,4 @@ def test_a_connection_that_has_ended_is_gone(tmp_path: Path, protocol: str, visi
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
-    assert not found & {Connection, Session, KafkaConnection, KafkaSession, HandshakeStep}
+    assert not found & {Connection, Session, KafkaConnection, KafkaSession, StrangerStep}

@@ -15,9 +15,11 @@ import pytest
 import trio
 
 from krappy.hosts import host_of
+from krappy.ports.users import Took
 from krappy.server import handshakes
-from krappy.server.handshakes import Handshakes, HandshakeStep
+from krappy.server.strangers import StrangerSteps
 from krappy.testing.running import RunningBroker, run_broker
+from krappy.tls import TlsSocket
 from tests.process import wait_until
 from tests.security.authority import Authority
 
@@ -40,23 +42,23 @@ class Queue:
         self.go = threading.Event()
         self.events: list[tuple[str, str]] = []
         self.failed: list[str] = []  # the addresses of handshakes that failed
-        begin, make, run, events, go = HandshakeStep.__init__, HandshakeStep.make, Handshakes.run, self.events, self.go
+        wait, make, run, events, go = StrangerSteps.make, handshakes._step, StrangerSteps.run, self.events, self.go
 
-        def begun(step: HandshakeStep, sock: Any) -> None:
-            begin(step, sock)
-            events.append(("waits", sock.getpeername()[0]))
+        async def waits(steps: StrangerSteps, host: str, work: Any, took: Took) -> Any:
+            events.append(("waits", host))
+            return await wait(steps, host, work, took)
 
-        def made(step: HandshakeStep) -> None:
-            events.append(("made", step.sock.getpeername()[0]))
-            make(step)
+        def made(sock: TlsSocket) -> Any:
+            events.append(("made", sock.getpeername()[0]))
+            return make(sock)
 
-        async def run_then(each: Handshakes) -> None:
+        async def run_then(steps: StrangerSteps) -> None:
             await trio.to_thread.run_sync(go.wait, abandon_on_cancel=True)
-            await run(each)
+            await run(steps)
 
-        patch.setattr(HandshakeStep, "__init__", begun)
-        patch.setattr(HandshakeStep, "make", made)
-        patch.setattr(Handshakes, "run", run_then)
+        patch.setattr(StrangerSteps, "make", waits)
+        patch.setattr(handshakes, "_step", made)
+        patch.setattr(StrangerSteps, "run", run_then)
 
     def report(self, event: str, **facts: Any) -> None:
         if event == "tls_handshake_failed":
