@@ -32,6 +32,7 @@ from krappy.console.shown import WHOLE, Form, Viewer
 from krappy.console.slices import encode_in_slices
 from krappy.core.security.operations import CLUSTER_NAME, Need, Op, Resource
 from krappy.core.security.principal import Principal
+from krappy.hosts import network
 from krappy.ports import AccessPort, BrokerPort, GatewayPort, LookoutPort, ServerPort
 
 JSON, MSGPACK = "application/json", "application/msgpack"
@@ -160,10 +161,10 @@ def payer_of(console: Any, scope: Mapping[str, Any], needs: tuple[Need, ...] = (
 
 
 def who_of(console: Any, scope: Mapping[str, Any]) -> str:
-    """Whose turns and memory a request takes: a user's, or an address's, if nobody has logged in, or many people have
-    one name."""
+    """Whose turns and memory a request takes: a user's, or those of an address (`network`), if nobody has logged in, or
+    many people have one name."""
     who = principal_of(scope)
-    return who.name if is_known(console, scope) and who.name not in MANY else who.host
+    return who.name if is_known(console, scope) and who.name not in MANY else network(who.host)
 
 
 class BodyRoom:
@@ -176,6 +177,7 @@ class BodyRoom:
 
     def take(self, who: str, size: int) -> bool:
         """Counts `size` bytes more, or less if it is negative. Returns whether there is room for them."""
+        who = network(who)
         self._taken += size
         self._of[who] += size
         if not self._of[who]:

@@ -32,7 +32,7 @@ import trio
 from krappy.core.security.quota import Payer
 from krappy.core.security.quota_entities import QuotaKey
 from krappy.errors import KrappyError
-from krappy.hosts import host_of
+from krappy.hosts import host_of, network
 from krappy.ports import ConnectionFacts
 from krappy.server.http_wire import Wire
 from krappy.server.pages import ANSWER
@@ -193,7 +193,7 @@ class HttpConnection:
             """The application calls it once it knows who asks, before it calls `room`."""
             self._wire.whose = who
 
-        is_of(host_of(self.client))
+        is_of(network(host_of(self.client)))
         try:
             scope = {**conversation.scope(request), "room": room, "is_of": is_of}
             await application(scope, conversation.receive, send)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
@@ -13,6 +14,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from krappy.console import oidc
+from krappy.console.api import MAX_BODIES, BodyRoom, who_of
 from krappy.console.attempts import MOST, Attempts, TooManyAttempts, WrongToken
 from krappy.console.oidc import MOST_OF_ONE, ProviderLogins
 from krappy.console.problems import HttpError
@@ -240,3 +242,14 @@ def test_the_log_of_failures_is_bounded_by_network() -> None:
         report("authentication_failed", client=f"2001:db8::{number:x}")
     report("authentication_failed", client=OTHER)
     assert len(told) == MANY + 1
+
+
+def test_who_has_not_logged_in_shares_memory_and_turns_of_the_console_by_network() -> None:
+    bodies, half = BodyRoom(), MAX_BODIES // 2
+    assert bodies.take(ONE, half)
+    assert not bodies.take(NEXT, 1)
+    bodies.take(NEXT, -1)
+    assert bodies.take(OTHER, half // 2)
+    asking = SimpleNamespace(guard=SimpleNamespace(asks=True))
+    first, second, other = (who_of(asking, {"client": (host, 1)}) for host in (ONE, NEXT, OTHER))
+    assert first == second != other
