@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from krappy.core.kafka.assignors import Partition
+from krappy.core.kafka.modern import ModernGroup
 from krappy.core.kafka.modern_member import JOINING, Beat, Beaten
 from krappy.core.security import needs
 from krappy.core.security.operations import Op, Resource
@@ -116,6 +117,22 @@ def _rows(member: Message) -> int:
     return 1 + parts // 2 + len(member["subscribed_topic_names"]) // 10
 
 
+def parts_of(
+    session: KafkaSessionPort, group: ModernGroup, names: dict[bytes, str]
+) -> Callable[[frozenset[Partition]], Message] | None:
+    """A function that tells some partitions, with their topics' `names`. None: who asks may not know all topics of the
+    group."""
+    topics = {*names.values(), *(topic for each in group.members.values() for topic in each.topics)}
+    if not all(session.access.may(Resource.TOPIC, topic, Op.DESCRIBE) for topic in topics):
+        return None
+    return lambda partitions: {
+        "topic_partitions": [
+            {"topic_id": topic, "topic_name": names.get(topic, ""), "partitions": some}
+            for topic, some in by_topic(partitions)
+        ]
+    }
+
+
 async def _describe(session: KafkaSessionPort, name: str) -> Message:
     answer: Message = {"group_id": name, "group_state": "", "assignor_name": "", "members": [], "error_code": Code.NONE}
     try:
@@ -123,19 +140,9 @@ async def _describe(session: KafkaSessionPort, name: str) -> Message:
     except KrappyError as error:
         code = group_code(error) if name else Code.INVALID_GROUP_ID
         return answer | {"error_code": code, "error_message": error.text}
-
-    topics = {*names.values(), *(topic for each in group.members.values() for topic in each.topics)}
-    if not all(session.access.may(Resource.TOPIC, topic, Op.DESCRIBE) for topic in topics):
+    parts = parts_of(session, group, names)
+    if parts is None:
         return answer | {"error_code": Code.TOPIC_AUTHORIZATION_FAILED, "error_message": NOT_ALL}
-
-    def parts(partitions: frozenset[Partition]) -> Message:
-        return {
-            "topic_partitions": [
-                {"topic_id": topic, "topic_name": names.get(topic, ""), "partitions": some}
-                for topic, some in by_topic(partitions)
-            ]
-        }
-
     return answer | {
         "group_state": group.state,
         "group_epoch": group.epoch,

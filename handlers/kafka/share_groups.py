@@ -3,7 +3,6 @@ share_fetch.py."""
 
 from __future__ import annotations
 
-from krappy.core.kafka.assignors import Partition
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern_member import Beaten
 from krappy.core.kafka.share import ASSIGNOR, share_beat
@@ -11,7 +10,7 @@ from krappy.core.security import needs
 from krappy.core.security.operations import Op, Resource
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.groups import group_code, kafka_host
-from krappy.handlers.kafka.modern_groups import NOT_ALL, by_topic, described
+from krappy.handlers.kafka.modern_groups import NOT_ALL, by_topic, described, parts_of
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.rows import FEW, BatchedRows, counted
 from krappy.handlers.kafka.sources import denied_topics
@@ -77,18 +76,9 @@ async def _describe(session: KafkaSessionPort, name: str) -> Message:
     except KrappyError as error:
         code = group_code(error) if name else Code.INVALID_GROUP_ID
         return answer | {"error_code": code, "error_message": error.text, "group_state": "Dead"}
-    topics = {*names.values(), *(topic for each in group.members.values() for topic in each.topics)}
-    if not all(session.access.may(Resource.TOPIC, topic, Op.DESCRIBE) for topic in topics):
+    parts = parts_of(session, group, names)
+    if parts is None:
         return answer | {"error_code": Code.TOPIC_AUTHORIZATION_FAILED, "error_message": NOT_ALL}
-
-    def parts(partitions: frozenset[Partition]) -> Message:
-        return {
-            "topic_partitions": [
-                {"topic_id": topic, "topic_name": names.get(topic, ""), "partitions": some}
-                for topic, some in by_topic(partitions)
-            ]
-        }
-
     return answer | {
         "group_state": group.state,
         "group_epoch": group.epoch,
