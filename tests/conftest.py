@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.admin_clients import AdminClients
+from tests.process import Launcher, launcher
 
 # An example's time says nothing about the code: it depends on what else the machine does, and on whether it is the
 # first run in a fresh checkout.
@@ -150,3 +151,9 @@ def _limited(test: Any, seconds: float) -> Any:
             await test(*arguments, **named)
 
     return limited
+
+
+@pytest.fixture(scope="module")
+def launch() -> Launcher:
+    """Starts brokers as processes of their own."""
+    return launcher()

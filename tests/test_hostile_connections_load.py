@@ -26,7 +26,7 @@ from krappy.wire.kafka import ApiKey, encode_request
 from tests.kafka.raw import Raw, fetch
 from tests.long import LONG
 from tests.peer import Peer
-from tests.process import PATIENCE, BrokerProcess, Launcher, broker_process, kept_off, launcher, wait_until
+from tests.process import PATIENCE, BrokerProcess, Launcher, broker_process, kept_off, wait_until
 
 pytestmark = pytest.mark.skipif(not LONG, reason="minutes of load: `make hostile` runs it (KRAPPY_LONG=1)")
 
@@ -35,11 +35,6 @@ STALL = 0.25  # seconds that another client may wait for an answer at the most
 PROBE = 1.0  # seconds that Kubernetes waits for one by default (timeoutSeconds)
 FOREVER = 2**31 - 1
 MOST = 10_000  # max_connections
-
-
-@pytest.fixture(scope="module")
-def launch() -> Launcher:
-    return launcher()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -29,7 +29,7 @@ from krappy.wire.frames import frame
 from tests.long import LONG
 from tests.neighbour import Neighbour, undisturbed
 from tests.peer import Gone, Peer
-from tests.process import BrokerProcess, Launcher, broker_process, launcher, wait_until
+from tests.process import BrokerProcess, Launcher, broker_process, wait_until
 
 pytestmark = pytest.mark.skipif(not LONG, reason="minutes of load: `make hostile` runs it (KRAPPY_LONG=1)")
 
@@ -42,11 +42,6 @@ TRANSIENT = 64 * MIB
 
 def bound(connections: int) -> int:
     return BASE + 2 * MEMORY + connections * FAIR + TRANSIENT
-
-
-@pytest.fixture(scope="module")
-def launch() -> Launcher:
-    return launcher()
 
 
 @pytest.fixture

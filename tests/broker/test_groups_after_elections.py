@@ -12,6 +12,7 @@ import trio
 from trio.testing import trio_test
 
 from krappy import errors
+from krappy.broker.broker import LocalBroker
 from krappy.broker.groups import keeping
 from krappy.broker.groups.keeping import LocalGroups
 from krappy.broker.partition.partition import Partition
@@ -36,6 +37,14 @@ async def lose(partition: Partition, end: int) -> None:
     await trio.to_thread.run_sync(partition.log.truncate, end)
     partition.stand(Standing.whole(partition.log))
     await partition.take(PartitionState(me, epoch + 2, isr=(me,)), version + 2, Role.LEADER, me)
+
+
+async def filled(broker: LocalBroker) -> Partition:
+    """A topic's only partition, with two batches of five events."""
+    partition = (await broker.create_topic("t", 1, NO_VIEW))[0].led(0)
+    await publish(partition, 5)
+    await publish(partition, 5)
+    return partition
 
 
 @trio_test
@@ -94,9 +103,7 @@ async def test_a_damaged_leader_epoch_is_no_history(tmp_path: Path, order: str) 
 async def test_an_ack_names_which_event_it_means(tmp_path: Path) -> None:
     """Even if the same member has, or had, the event that came in place of the lost one."""
     async with running(tmp_path) as broker:
-        partition = (await broker.create_topic("t", 1, NO_VIEW))[0].led(0)
-        await publish(partition, 5)
-        await publish(partition, 5)
+        partition = await filled(broker)
         before = partition.epoch
         member = await broker.groups.join("g", "a", ["t"])
         await member.poll(*ALL)
@@ -118,9 +125,7 @@ async def test_an_ack_names_which_event_it_means(tmp_path: Path) -> None:
 @trio_test
 async def test_acks_that_name_no_epoch_are_as_before(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
-        partition = (await broker.create_topic("t", 1, NO_VIEW))[0].led(0)
-        await publish(partition, 5)
-        await publish(partition, 5)
+        partition = await filled(broker)
         member = await broker.groups.join("g", "a", ["t"])
         await member.poll(*ALL)
         await lose(partition, 5)
@@ -138,9 +143,7 @@ async def test_what_was_read_before_an_election_is_leased_to_nobody(
 ) -> None:
     """Neither a read that is under way then, nor what an earlier poll has read ahead."""
     async with running(tmp_path) as broker:
-        partition = (await broker.create_topic("t", 1, NO_VIEW))[0].led(0)
-        await publish(partition, 5)
-        await publish(partition, 5)
+        partition = await filled(broker)
         member = await broker.groups.join("g", "a", ["t"])
         if ahead:
             assert offsets(await member.poll(2, 1 << 20)) == [0, 1]
@@ -175,9 +178,7 @@ async def test_a_poll_while_the_log_is_being_cut_finds_nothing_there(tmp_path: P
     """While a follower's log is cut, the log has its new end before the high watermark has. An event behind that end,
     which is to be delivered again, is not read."""
     async with running(tmp_path) as broker:
-        partition = (await broker.create_topic("t", 1, NO_VIEW))[0].led(0)
-        await publish(partition, 5)
-        await publish(partition, 5)
+        partition = await filled(broker)
         member = await broker.groups.join("g", "a", ["t"])
         await member.poll(*ALL)
         await member.ack([("t", 0, 0, waits - 1), ("t", 0, waits + 1, 9)]).wait()
@@ -197,9 +198,7 @@ async def test_no_event_is_dead_since_a_lost_one_was(tmp_path: Path, monkeypatch
     """The lost event was read to be published to the dead-letter topic, which takes it. By then another event has its
     offset."""
     async with running(tmp_path) as broker:
-        partition = (await broker.create_topic("t", 1, NO_VIEW))[0].led(0)
-        await publish(partition, 5)
-        await publish(partition, 5)
+        partition = await filled(broker)
         member = await broker.groups.join("g", "a", ["t"], max_deliveries=1)
         assert offsets(await member.poll(1, 1 << 20)) == [0]
         await member.ack([("t", 0, 0, 0)]).wait()
@@ -296,9 +295,7 @@ async def test_a_restart_delivers_nothing_again_but_what_was_not_acknowledged(
 @trio_test
 async def test_a_group_that_is_moved_goes_back_too(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
-        partition = (await broker.create_topic("t", 1, NO_VIEW))[0].led(0)
-        await publish(partition, 5)
-        await publish(partition, 5)
+        partition = await filled(broker)
         member = await broker.groups.join("g", "a", ["t"])
         await member.poll(*ALL)
         member.close()
@@ -316,9 +313,7 @@ async def test_a_group_that_is_moved_goes_back_too(tmp_path: Path) -> None:
 @trio_test
 async def test_a_state_of_an_earlier_version_has_no_epoch_and_gets_one(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
-        partition = (await broker.create_topic("t", 1, NO_VIEW))[0].led(0)
-        await publish(partition, 5)
-        await publish(partition, 5)
+        partition = await filled(broker)
         member = await broker.groups.join("g", "a", ["t"])
         await member.poll(*ALL)
         await member.ack([("t", 0, 0, 7)]).wait()

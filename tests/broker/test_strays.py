@@ -4,6 +4,7 @@ decided anew."""
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from krappy.broker.upkeep import cleaning
 from krappy.entries.entry import entry_offset, is_tombstone
 from krappy.errors import OffsetMismatch, StorageError
 from krappy.partitioner import partition_for
+from krappy.ports import StoredAt
 from krappy.records import batch
 from krappy.store import keys as stored_keys
 from krappy.store.views import Views
 from krappy.types import ABSENT
+from krappy.waiting import Later
 from tests.broker.engine import as_killed, running, until
 from tests.broker.latest import Consumer
 
@@ -355,6 +358,18 @@ async def test_kafkas_consumers_begin_with_one_record_for_each_key(
             assert await table() == expected
 
 
+async def refusals(laters: Iterable[Later[StoredAt]]) -> list[str]:
+    """What is said to those whose condition does not hold."""
+    found = []
+    with trio.fail_after(60):
+        for later in laters:
+            try:
+                await later.wait()
+            except OffsetMismatch as error:
+                found.append(str(error))
+    return found
+
+
 @trio_test
 @pytest.mark.parametrize("first", [1, 2])
 async def test_of_two_who_claim_a_key_in_two_partitions_at_once_one_has_it(tmp_path: Path, first: int) -> None:
@@ -364,14 +379,8 @@ async def test_of_two_who_claim_a_key_in_two_partitions_at_once_one_has_it(tmp_p
         data = batch.encode([ASTRAY], [b"v"], timestamps=1)
         order = [first, 3 - first]
         laters = [topic.led(index).publish(data, [(0, ABSENT)]) for index in order]
-        refused: list[str] = []
-        for later in laters:
-            try:
-                await later.wait()
-            except OffsetMismatch as error:
-                refused.append(str(error))
-        assert len(refused) == 1
-        assert "another partition" in refused[0]
+        [refusal] = await refusals(laters)
+        assert "another partition" in refusal
 
 
 @trio_test
@@ -431,14 +440,7 @@ async def test_one_that_is_about_to_be_written_counts_until_it_is(tmp_path: Path
         laters.append(topic.led(2).publish(data, [(0, ABSENT)]))
         await trio.sleep(0.1)
         topic.led(1).writing.release()
-        refused = 0
-        with trio.fail_after(60):
-            for later in laters:
-                try:
-                    await later.wait()
-                except OffsetMismatch:
-                    refused += 1
-        assert refused == 1, "both have the key"
+        assert len(await refusals(laters)) == 1, "both have the key"
         assert topic.scattered
 
 
@@ -455,14 +457,7 @@ async def test_what_was_decided_before_there_were_strays_counts_for_who_decides_
         laters.append(topic.led(1).publish(data, [(0, ABSENT)]))
         await trio.sleep(0.1)
         topic.led(2).writing.release()
-        refused = 0
-        with trio.fail_after(60):
-            for later in laters:
-                try:
-                    await later.wait()
-                except OffsetMismatch:
-                    refused += 1
-        assert refused == 1, "both have the key"
+        assert len(await refusals(laters)) == 1, "both have the key"
 
 
 @trio_test
@@ -480,14 +475,7 @@ async def test_what_was_decided_among_fewer_partitions_counts_for_who_decides_am
         laters.append(topic.led(4).publish(data, [(0, ABSENT)]))
         await trio.sleep(0.1)
         topic.led(2).writing.release()
-        refused = 0
-        with trio.fail_after(60):
-            for later in laters:
-                try:
-                    await later.wait()
-                except OffsetMismatch:
-                    refused += 1
-        assert refused == 1, "both have the key"
+        assert len(await refusals(laters)) == 1, "both have the key"
 
 
 @trio_test

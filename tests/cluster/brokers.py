@@ -171,6 +171,11 @@ class ClusterProcesses:
     def events(self, id: int, name: str) -> list[dict[str, Any]]:
         return self.brokers[id].events(name)
 
+    def check_errors(self) -> None:
+        """Checks that no broker has reported an error of its own."""
+        for broker in self.brokers.values():
+            assert not broker.events("internal_error"), broker.last_words()
+
     def topic(self, name: str) -> KnownTopic | None:
         """The topic as all running brokers know it now. None: it does not exist. Waits until the brokers agree, because
         one may hear of a change later than another."""

@@ -47,7 +47,7 @@ from tests.process import BrokerProcess, child, krappy, wait_until
 @pytest.fixture(scope="module")
 def cluster(lasting: ClusterProcesses) -> Iterator[ClusterProcesses]:
     yield lasting
-    assert not [each for id in lasting.brokers for each in lasting.events(id, "internal_error")]
+    lasting.check_errors()
 
 
 def make(cluster: ClusterProcesses, name: str, *assigned: list[int]) -> None:

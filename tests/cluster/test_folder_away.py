@@ -24,8 +24,7 @@ def cluster(tmp_path: Path, shared_zookeeper: ZooKeeperServer) -> Iterator[Clust
     settings = {"replica_lag_time_max_ms": 600_000, "zookeeper_session_timeout_ms": 40_000}
     with brokers(tmp_path, shared=SharedProcesses(shared_zookeeper, forked), **settings) as made:
         yield made
-        for id in made.brokers:
-            assert not made.events(id, "internal_error"), made.brokers[id].last_words()
+        made.check_errors()
 
 
 def controller(cluster: ClusterProcesses, asked: int) -> int:

@@ -44,8 +44,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedPr
             raw.ask(ApiKey.FIND_COORDINATOR, {"key": "x", "key_type": 1}, 3)  # makes the internal topic
         made.until_in_sync(TRANSACTIONS)
         yield made
-        for id in made.brokers:
-            assert not made.events(id, "internal_error"), made.brokers[id].last_words()
+        made.check_errors()
 
 
 class Scene:

@@ -30,8 +30,7 @@ def cluster(tmp_path: Path, shared_zookeeper: ZooKeeperServer) -> Iterator[Clust
     shared = SharedProcesses(shared_zookeeper, dying)
     with brokers(tmp_path, shared=shared, replica_lag_time_max_ms=600_000) as made:
         yield made
-        for id in made.brokers:
-            assert not made.events(id, "internal_error"), made.brokers[id].last_words()
+        made.check_errors()
 
 
 def folder(broker: BrokerProcess) -> Path:

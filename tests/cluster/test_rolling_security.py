@@ -166,6 +166,6 @@ def test_a_running_cluster_gets_tls_and_users(tmp_path: Path, shared_processes: 
         found = read_all(cluster.options())
         assert not set(before.acknowledged + after.acknowledged) - found.keys()
         assert set(found.values()) == {1}
-        assert not [each for id in cluster.brokers for each in cluster.events(id, "internal_error")]
+        cluster.check_errors()
     finally:
         cluster.kill()

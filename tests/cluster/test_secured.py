@@ -42,7 +42,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedPr
             everything = [AclInfo(kind, "*", "User:eve", "all") for kind in ("topic", "group", "transactional_id")]
             admin.add_acls(everything)
         yield made
-        assert not [each for id in made.brokers for each in made.events(id, "internal_error")]
+        made.check_errors()
         said = made.logs()
         assert not [each for each in (*PASSWORDS.values(), "not-the-secret") if each in said]
     finally:

@@ -36,8 +36,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedPr
     with brokers(tmp_path_factory.mktemp("share-groups"), shared=shared_processes) as made:
         make_ready(made)
         yield made
-        for id in made.brokers:
-            assert not made.events(id, "internal_error"), made.brokers[id].last_words()
+        made.check_errors()
 
 
 def make_ready(made: ClusterProcesses) -> None:

@@ -29,8 +29,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedPr
     with brokers(tmp_path_factory.mktemp("share-logs"), shared=shared_processes, retention_check_ms=20) as made:
         make_ready(made)
         yield made
-        for id in made.brokers:
-            assert not made.events(id, "internal_error"), made.brokers[id].last_words()
+        made.check_errors()
 
 
 def until_all(scene: Scene, what: str, holds: Callable[[Raw], bool]) -> None:

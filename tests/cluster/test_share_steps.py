@@ -32,8 +32,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, shared_zookeeper: ZooKeepe
     with brokers(tmp_path_factory.mktemp("share-steps"), shared=SharedProcesses(shared_zookeeper, stepping)) as made:
         make_ready(made)
         yield made
-        for id in made.brokers:
-            assert not made.events(id, "internal_error"), made.brokers[id].last_words()
+        made.check_errors()
 
 
 def check(step: str, came: list[tuple[int, int, int]], at: int) -> bool:

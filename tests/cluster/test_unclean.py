@@ -45,8 +45,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedPr
     with brokers(tmp_path_factory.mktemp("unclean"), shared=shared_processes) as made:
         make_ready(made)
         yield made
-        for id in made.brokers:
-            assert not made.events(id, "internal_error"), made.brokers[id].last_words()
+        made.check_errors()
 
 
 def write(cluster: ClusterProcesses, topic: str, count: int, value: bytes, key: bytes | None = None) -> None:

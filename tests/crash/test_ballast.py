@@ -16,7 +16,7 @@ from krappy.errors import KrappyError, StorageError
 from krappy.wire import messages as m
 from tests.crash.tmpfs import Tmpfs
 from tests.peer import Peer
-from tests.process import BrokerProcess, Launcher, broker_process, launcher, wait_until
+from tests.process import BrokerProcess, Launcher, broker_process, wait_until
 
 SETTINGS: dict[str, Any] = {
     "view_memtable_bytes": 256 << 10,
@@ -26,11 +26,6 @@ SETTINGS: dict[str, Any] = {
     "ballast_bytes": 64 << 20,
     "listen_http": "127.0.0.1:0",
 }
-
-
-@pytest.fixture(scope="module")
-def launch() -> Launcher:
-    return launcher()
 
 
 class Small(Tmpfs):

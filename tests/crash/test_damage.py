@@ -19,14 +19,9 @@ from krappy.records import batch
 from krappy.wire import messages as m
 from tests.crash.ledger import fold
 from tests.peer import Peer, Stored
-from tests.process import BrokerProcess, Launcher, broker_process, launcher, wait_until
+from tests.process import BrokerProcess, Launcher, broker_process, wait_until
 
 TOPIC = "t"
-
-
-@pytest.fixture(scope="module")
-def launch() -> Launcher:
-    return launcher()
 
 
 def publish(peer: Peer, handle: int, *pairs: tuple[bytes | None, bytes | None]) -> int:

@@ -32,7 +32,7 @@ from krappy.wire import messages as m
 from tests.crash.ledger import fold
 from tests.long import LONG, some
 from tests.peer import Peer, Stored
-from tests.process import PATIENCE, BrokerProcess, Died, Launcher, broker_process, launcher, wait_until
+from tests.process import PATIENCE, BrokerProcess, Died, Launcher, broker_process, wait_until
 
 TOPICS: dict[str, tuple[int, dict[str, object]]] = {
     "plain": (2, {}),
@@ -86,11 +86,6 @@ def snapshot(broker: BrokerProcess) -> tuple[dict[Place, list[Stored]], dict[Pla
             for partition in range(partitions):
                 before[name, partition], _, ends[name, partition] = peer.read_log(name, partition)
     return before, ends
-
-
-@pytest.fixture(scope="module")
-def launch() -> Launcher:
-    return launcher()
 
 
 @pytest.fixture(scope="module")

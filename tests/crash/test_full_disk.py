@@ -19,15 +19,10 @@ from tests.crash.ledger import fold
 from tests.crash.tmpfs import Tmpfs
 from tests.kafka.raw import Raw, produce
 from tests.peer import Gone, Peer, Stored
-from tests.process import BrokerProcess, Died, Launcher, broker_process, launcher, wait_until
+from tests.process import BrokerProcess, Died, Launcher, broker_process, wait_until
 
 TOPIC = "t"
 SETTINGS = {"view_memtable_bytes": 256 << 10, "view_cache_bytes": 1 << 20, "retention_check_ms": 100}
-
-
-@pytest.fixture(scope="module")
-def launch() -> Launcher:
-    return launcher()
 
 
 class Small(Tmpfs):

@@ -15,16 +15,11 @@ from krappy.errors import KrappyError, LeaseLost
 from krappy.records import batch
 from krappy.wire import messages as m
 from tests.peer import Gone, Peer
-from tests.process import BrokerProcess, Launcher, launcher, wait_until
+from tests.process import BrokerProcess, Launcher, wait_until
 
 CYCLES = 12
 ENOUGH = 100
 Place = tuple[int, int]  # partition, offset
-
-
-@pytest.fixture(scope="module")
-def launch() -> Launcher:
-    return launcher()
 
 
 class Work:

@@ -13,14 +13,9 @@ import pytest
 
 from tests.crash.life import Life
 from tests.long import LONG
-from tests.process import Launcher, launcher
+from tests.process import Launcher
 
 LIVES, CYCLES = (6, 16) if LONG else (2, 10)
-
-
-@pytest.fixture(scope="module")
-def launch() -> Launcher:
-    return launcher()
 
 
 @pytest.mark.parametrize("number", range(LIVES))

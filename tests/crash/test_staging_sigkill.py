@@ -16,14 +16,12 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
-import pytest
-
 from krappy.blocking import Client, connect
 from krappy.cli import checkup
 from krappy.clients.staging import StagedCommit
 from krappy.errors import KrappyError, StagingFenced
 from tests.long import LONG
-from tests.process import PATIENCE, BrokerProcess, Launcher, launcher, wait_until
+from tests.process import PATIENCE, BrokerProcess, Launcher, wait_until
 
 CYCLES = 60 if LONG else 4
 DRIVERS = 2
@@ -31,11 +29,6 @@ TOPICS = {"left": 1, "right": 3}  # how many partitions each topic has
 ROWS = [1, 20, 300, 2_500]  # numbers of rows that one attempt stages for one topic
 PAD = "x" * 150
 Row = tuple[str, str]  # topic, key: JOB TASK.ATTEMPT NUMBER
-
-
-@pytest.fixture(scope="module")
-def launch() -> Launcher:
-    return launcher()
 
 
 class Job:

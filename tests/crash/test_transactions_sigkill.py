@@ -16,13 +16,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from krappy.blocking import Client, connect
 from krappy.cli import checkup
 from tests.long import LONG
-from tests.process import PATIENCE, BrokerProcess, Launcher, free_ports, launcher, wait_until
+from tests.process import PATIENCE, BrokerProcess, Launcher, free_ports, wait_until
 
 CYCLES = 60 if LONG else 4
 WORKERS = 2
@@ -30,11 +29,6 @@ INPUTS = 3_000  # events in each worker's partition of the input
 OUTPUTS = {"left": 1, "right": 3}  # how many partitions each topic has
 FAST = {"reconnect.backoff.ms": 5, "reconnect.backoff.max.ms": 50, "retry.backoff.ms": 10, "log_level": 0}
 Written = tuple[str, str, str]  # topic, key, value
-
-
-@pytest.fixture(scope="module")
-def launch() -> Launcher:
-    return launcher()
 
 
 class Worker:

@@ -6,21 +6,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code
 from tests.kafka.raw import Raw
 from tests.peer import Peer
-from tests.process import BrokerProcess, Launcher, broker_process, launcher
+from tests.process import BrokerProcess, Launcher, broker_process
 
 LATEST, EARLIEST = -1, -2
-
-
-@pytest.fixture(scope="module")
-def launch() -> Launcher:
-    return launcher()
 
 
 def publish(broker: BrokerProcess, count: int) -> None:

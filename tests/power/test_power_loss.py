@@ -29,14 +29,9 @@ from tests.power.promises import Window, check_backups, check_broker
 from tests.power.record import Entry, Kind, Record
 from tests.power.replay import PLACE, how_to, keep, replay
 from tests.power.workload import BACKUPS, NEVER, Workload
-from tests.process import PATIENCE, BrokerProcess, Launcher, launcher
+from tests.process import PATIENCE, BrokerProcess, Launcher
 
 MEMORY = Path("/dev/shm")  # for the files that a loss leaves: a disk needs long for thousands of small files
-
-
-@pytest.fixture(scope="module")
-def launch() -> Launcher:
-    return launcher()
 
 
 @pytest.fixture(scope="module")

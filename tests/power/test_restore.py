@@ -18,7 +18,7 @@ from tests.long import LONG
 from tests.power.disk import MOODS, Disk
 from tests.power.record import Kind, Record
 from tests.power.replay import how_to, keep
-from tests.process import PATIENCE, Launcher, launcher
+from tests.process import PATIENCE, Launcher
 
 BEFORE, HALF, WHOLE = "before", "half", "whole"
 VALUES = [b"%d" % number for number in range(300)]
@@ -45,11 +45,6 @@ def run(launch: Launcher, *arguments: object) -> int | None:
     with open(os.devnull, "r+") as nothing:
         fd = nothing.fileno()
         return launch(list(map(str, arguments)), fd, fd, fd).wait(PATIENCE)
-
-
-@pytest.fixture(scope="module")
-def launch() -> Launcher:
-    return launcher()
 
 
 @pytest.fixture

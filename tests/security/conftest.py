@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.security.authority import Authority
 from tests.security.guarded import Guarded, guarded_broker
+from tests.security.identity import IdentityProvider, identity_provider
 
 
 @pytest.fixture(scope="module")
@@ -19,3 +21,20 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     with guarded_broker(tmp_path_factory.mktemp("guarded") / "data", report=report) as found:
         yield found
     assert not faults
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[IdentityProvider]:
+    with identity_provider() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def reported() -> list[str]:
+    """What a module's broker reports."""
+    return []

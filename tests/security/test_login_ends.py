@@ -14,17 +14,11 @@ from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire.kafka import ApiKey
 from tests.kafka.raw import Closed, Raw, fetch
 from tests.kafka.shares import Member
-from tests.security.identity import IdentityProvider, identity_provider
+from tests.security.identity import IdentityProvider
 from tests.security.test_sasl import SECRET, users_dir
 
 LOGIN_MS = 3000
 LONG_MS = 500_000
-
-
-@pytest.fixture(scope="module")
-def provider() -> Iterator[IdentityProvider]:
-    with identity_provider() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -39,22 +39,6 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def provider() -> Iterator[IdentityProvider]:
-    with identity_provider() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
-def reported() -> list[str]:
-    return []
-
-
-@pytest.fixture(scope="module")
 def broker(
     provider: IdentityProvider, authority: Authority, reported: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningBroker]:

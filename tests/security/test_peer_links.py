@@ -30,11 +30,6 @@ SECRET = "correct horse"
 USER = {"super_users": "User:broker", "failed_authentication_delay_ms": 10}
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
 def login(password: str = SECRET, mechanism: str = "SCRAM-SHA-512") -> PeerLogin:
     return PeerLogin(mechanism, "broker", lambda: password)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -18,14 +18,8 @@ from krappy.core.security.oauthbearer import OAUTHBEARER
 from krappy.errors import KrappyError
 from krappy.settings.inter_broker import InterBrokerSettings, read_token
 from tests.security.authority import Authority
-from tests.security.identity import IdentityProvider, identity_provider
+from tests.security.identity import IdentityProvider
 from tests.security.test_peer_links import ask, linked
-
-
-@pytest.fixture(scope="module")
-def provider() -> Iterator[IdentityProvider]:
-    with identity_provider() as found:
-        yield found
 
 
 @asynccontextmanager

@@ -42,11 +42,6 @@ LISTENERS = {
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
 def broker(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     certificate = authority.issue("127.0.0.1", "localhost")
     folder = tmp_path_factory.mktemp("broker")

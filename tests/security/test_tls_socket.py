@@ -29,11 +29,6 @@ from tests.security.authority import Authority
 BUFFER = 4 << 20  # so many bytes may come before they are read
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
 def listening() -> socket.socket:
     found = socket.socket()
     found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)

@@ -11,19 +11,8 @@ import pytest
 
 from krappy.testing.running import RunningBroker, run_broker
 from tests.process import wait_until
-from tests.security.identity import IdentityProvider, identity_provider
+from tests.security.identity import IdentityProvider
 from tests.security.test_tokens import LISTENERS, address
-
-
-@pytest.fixture(scope="module")
-def provider() -> Iterator[IdentityProvider]:
-    with identity_provider() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def reported() -> list[str]:
-    return []
 
 
 @pytest.fixture(scope="module")

@@ -24,19 +24,8 @@ from krappy.errors import ConfigError
 from krappy.testing.running import RunningBroker, run_broker
 from tests.process import wait_until
 from tests.security.authority import Authority
-from tests.security.identity import IdentityProvider, identity_provider
+from tests.security.identity import IdentityProvider
 from tests.security.test_tokens import LISTENERS
-
-
-@pytest.fixture(scope="module")
-def provider() -> Iterator[IdentityProvider]:
-    with identity_provider() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture(scope="module")

@@ -61,17 +61,6 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def provider() -> Iterator[IdentityProvider]:
-    with identity_provider() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def reported() -> list[str]:
-    return []
-
-
-@pytest.fixture(scope="module")
 def broker(
     provider: IdentityProvider, reported: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningBroker]:
