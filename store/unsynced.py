@@ -19,6 +19,13 @@ class Unsynced:
     def __bool__(self) -> bool:
         return self.names or bool(self._files)
 
+    @property
+    def only(self) -> File | None:
+        """The only file, if it is open, and no name has changed."""
+        if self.names or len(self._files) != 1:
+            return None
+        return next(iter(self._files.values()))
+
     def mark(self, files: Iterable[File]) -> None:
         """These files need a sync. Beyond MAX_HELD only their paths are kept, so that a log that is never synced does
         not hold all its files open."""

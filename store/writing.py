@@ -9,8 +9,9 @@ the kernel drops the pages that it could not write): the log takes no more appen
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Lock
 
@@ -40,6 +41,8 @@ CHECKPOINT_BYTES = 64 << 20  # appended since the last checkpoint: the most that
 # Offsets by which `sparse` is raised ahead, so that a fetched log with holes needs no checkpoint for each hole.
 HOLES_AHEAD = 1 << 20
 
+# Calls the first function in another thread, and then, in the caller's, the second one with its OSError or None.
+BeginSync = Callable[[Callable[[], object], Callable[[OSError | None], None]], None]
 Batch = tuple[BatchHeader, bytes | memoryview]
 Placed = tuple[BatchHeader, bytes | memoryview, int, int]  # header, bytes, base offset, leader epoch
 
@@ -301,18 +304,64 @@ class WritableLog(ReadableLog):
                     with self._lock:
                         self._unsynced.join(unsynced)
                     raise StorageError(f"{self.folder}: not synced yet: {error}") from error
-                self._broken = f"{self.folder}: a sync failed, so what was appended since the last may be lost: {error}"
-                raise StorageError(self._broken) from error
+                raise self._lost(error) from error
             self._synced = end
             self._note_reached(end)
-        due = self._unsaved >= CHECKPOINT_BYTES or (self._owed and self._unsaved)
-        if due and self._shaping.acquire(blocking=False):
+        if self._is_due and self._shaping.acquire(blocking=False):
             try:
                 with suppress(StorageError):  # a full disk; the sync itself is done
                     self._save(self._start)
             finally:
                 self._shaping.release()
         return end
+
+    def is_short(self, size: int) -> bool:
+        """Whether an append of `size` bytes, and then `begin_sync`, would need little more than a system call each: no
+        segment is full, no checkpoint is due, and no sync is under way."""
+        return (
+            not (self._is_due or self._syncing.locked() or self._unsynced.names)
+            and self._active.size + size < self.config.segment_bytes
+        )
+
+    def begin_sync(self, begin: BeginSync, done: Callable[[int | StorageError], None]) -> bool:
+        """As `sync`, but does not block: `begin` makes the system call, and `done` gets the offset or the error. False:
+        nothing was begun, because more has to be done than one fdatasync, or another sync is under way. Then call
+        `sync`."""
+        begun = False
+        if self._syncing.acquire(blocking=False):
+            try:
+                with self._lock:
+                    file = None if self._broken or self._is_due else self._unsynced.only
+                    if file is not None:
+                        self._unsynced, begun = Unsynced(), True
+                        begin(file.fdatasync, partial(self._end_sync, self.end_offset, done))
+            finally:
+                if not begun:
+                    self._syncing.release()
+        return begun
+
+    def _end_sync(self, end: int, done: Callable[[int | StorageError], None], error: OSError | None) -> None:
+        """The sync of everything before the offset `end` has ended."""
+        result: int | StorageError = end
+        try:
+            if error is None:
+                self._synced = end
+                self._note_reached(end)
+            else:
+                result = self._lost(error)
+        finally:
+            self._syncing.release()
+        done(result)
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether the next sync has to write a checkpoint."""
+        return self._unsaved >= CHECKPOINT_BYTES or bool(self._owed and self._unsaved)
+
+    def _lost(self, error: OSError) -> StorageError:
+        """A sync has failed: nobody knows what of the appended is on disk."""
+        self._broken = f"{self.folder}: a sync failed, so what was appended since the last may be lost: {error}"
+        return StorageError(self._broken)
 
     def _note_reached(self, end: int) -> None:
         if self._reached is not None and not (self._broken or self._is_cut):

@@ -175,7 +175,7 @@ class LocalBroker(Runtime):
             stop.set()
 
     async def _live(self, stop: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
-        with trio.CancelScope(shield=True):
+        with trio.CancelScope(shield=True), self.syncing():
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 try:

@@ -5,7 +5,8 @@ A part is given the runtime and the other parts that it works with. None is give
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, TypeVarTuple
 
@@ -19,6 +20,7 @@ from krappy.broker.gate import Gate
 from krappy.broker.meta_sync import MetaSync
 from krappy.broker.overrides import OverrideStore
 from krappy.broker.stillness import Stillness
+from krappy.broker.sync_threads import SyncThreads
 from krappy.broker.topics.catalog import Catalog
 from krappy.broker.topics.topics import Topics
 from krappy.broker.upkeep.room import Room
@@ -59,6 +61,7 @@ class Runtime:
         self.id = config.broker_id
         self.version = VERSION
         self.fsync = config.durability == "fsync"
+        self.syncs: SyncThreads | None = None  # while it runs, with durability "fsync"
         self.clock = Clock()
         self.started_ms = self.now_ms()
         self.measures = StoreMeasures(kept_limit=config.memory_bytes // SHARE)
@@ -126,6 +129,18 @@ class Runtime:
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Runs `work` in a thread where it may wait for the disk."""
         return await trio.to_thread.run_sync(work, limiter=self.disk_limiter)
+
+    @contextmanager
+    def syncing(self) -> Iterator[None]:
+        """`with` while the broker runs: it has threads for short syncs."""
+        self.syncs = (
+            SyncThreads(lambda: self._report("internal_error", task="sync", exc_info=True)) if self.fsync else None
+        )
+        try:
+            yield
+        finally:
+            if self.syncs is not None:
+                self.syncs.close()
 
     def folder_of(self, topic: str, index: int) -> Path:
         return self.config.data / "topics" / f"{topic}-{index}"

@@ -1,30 +1,34 @@
 """All the orders in which tasks may pass their waits: a schedule explorer for the broker's parts.
 
 A task gives up the event loop where it waits for a thread, before the thread begins and when it has ended; so does a
-thread that asks the loop for something. Between two of these something else may have happened, and whoever decided
-before the wait, and acts after it, may be wrong. Here each of them is a gate, which opens when the explorer says so. A
-scenario of some actors is run again and again, each time with another order of the gates, until all orders were tried.
-What must hold is checked between any two steps. Time stands still, and goes on only when nothing else can.
+thread that asks the loop for something. A short sync ends at some time. Between two of these something else may have
+happened, and whoever decided before the wait, and acts after it, may be wrong. Here each of them is a gate, which opens
+when the explorer says so. A scenario of some actors is run again and again, each time with another order of the gates,
+until all orders were tried. What must hold is checked between any two steps. Time stands still, and goes on only when
+nothing else can.
 """
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from unittest import mock
 
 import trio
 import trio.testing
 
 from krappy.broker.broker import LocalBroker
+from krappy.broker.sync_threads import Done, Sync, SyncThreads
 from tests.broker.engine import running
 
 HOUR = 3_600_000
 MANY = 1000  # steps of a scenario
+BLOCKED = 0.05  # seconds after which a thread counts as one that waits for the end of a short sync
 SOON = 5  # seconds: if nobody has gone on for so long, they wait for somebody who ought to have come
 Actor = Callable[[], Awaitable[Any]]
 _actor: ContextVar[str | None] = ContextVar("actor", default=None)
@@ -36,6 +40,22 @@ class Scenario(NamedTuple):
     check: Callable[[], None] = lambda: None  # raises AssertionError; asked between any two steps
 
 
+class Gate(Protocol):
+    def set(self) -> None:
+        """Opens it."""
+
+
+class SyncEnds(NamedTuple):
+    """The gate of a short sync."""
+
+    sync: Sync
+    done: Done
+
+    def set(self) -> None:
+        self.sync()
+        self.done(None)
+
+
 class Stuck(AssertionError):
     """Nobody can go on, and not all have ended."""
 
@@ -43,7 +63,7 @@ class Stuck(AssertionError):
 class Explorer:
     def __init__(self, clock: trio.testing.MockClock) -> None:
         self._clock = clock
-        self._gates: list[tuple[str, trio.Event]] = []
+        self._gates: list[tuple[str, Gate]] = []
         self._exploring = False
         self._limiters: set[trio.CapacityLimiter] = set()  # of the threads
         self._threads = 0  # threads that run now, and will come to a gate or an end
@@ -64,9 +84,9 @@ class Explorer:
         self._exploring = False
         for limiter in self._limiters:
             limiter.total_tokens += limiter.statistics().tasks_waiting
-        for _, event in self._gates:
-            event.set()
-        self._gates.clear()
+        gates, self._gates = self._gates, []
+        for _, gate in gates:
+            gate.set()
 
     @contextmanager
     def _thread(self, by: int) -> Iterator[None]:
@@ -107,6 +127,13 @@ class Explorer:
 
         return _FROM_RUN(asked)
 
+    def begin_sync(self, begin: Callable[..., None], syncs: SyncThreads, sync: Sync, done: Done) -> None:
+        """In the place of `SyncThreads.begin`."""
+        if not self._exploring or _actor.get() is None:
+            begin(syncs, sync, done)
+        else:
+            self._gates.append((f"{_actor.get()}: the short sync ends", SyncEnds(sync, done)))
+
     # --- who goes next
 
     async def _settle(self) -> None:
@@ -116,6 +143,10 @@ class Explorer:
             if not self._threads:
                 return
             self._quiet = trio.Event()
+            if any(isinstance(gate, SyncEnds) for _, gate in self._gates):
+                await _RUN(time.sleep, BLOCKED)
+                if not self._quiet.is_set():
+                    return
             await self._quiet.wait()
 
     async def run(self, scenario: Scenario, choices: list[int]) -> list[tuple[int, int]]:
@@ -150,10 +181,10 @@ class Explorer:
             self._gates.sort(key=lambda gate: gate[0])
             chosen = choices[len(trace)] % len(self._gates) if len(trace) < len(choices) else 0
             trace.append((chosen, len(self._gates)))
-            name, event = self._gates.pop(chosen)
+            name, gate = self._gates.pop(chosen)
             self.steps.append(name)
             self._waited = 0.0
-            event.set()
+            gate.set()
         elif left:
             soon = trio.lowlevel.current_statistics().seconds_to_next_deadline
             self._waited += soon
@@ -171,8 +202,9 @@ async def exploring(
 ) -> AsyncIterator[tuple[LocalBroker, Explorer]]:
     """A broker that does nothing by itself."""
     settings = {"durability": "fsync", "retention_check_ms": HOUR, "cleaner_backoff_ms": HOUR} | given
-    explorer = Explorer(clock)
+    explorer, begin = Explorer(clock), SyncThreads.begin
     with (
+        mock.patch.object(SyncThreads, "begin", lambda *given: explorer.begin_sync(begin, *given)),
         mock.patch("trio.to_thread.run_sync", explorer.run_sync),
         mock.patch("trio.from_thread.run", explorer.from_run),
     ):

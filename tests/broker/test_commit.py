@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import math
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,9 @@ import pytest
 import trio
 from trio.testing import trio_test, wait_all_tasks_blocked
 
+from krappy.broker.partition import commit
+from krappy.broker.partition.partition import Partition
+from krappy.broker.sync_threads import Done, Sync, SyncThreads
 from krappy.core.refused_batches import RefusedByPartitions
 from krappy.errors import NotLeader, OffsetMismatch, OutOfOrderSequence, StorageError
 from krappy.records import batch
@@ -89,6 +95,7 @@ async def test_a_producer_is_not_forgotten_beside_its_own_append(
         await publish(partition, 1, producer_id=7, producer_epoch=0, base_sequence=0)
         states = partition.log.producers._states
         states[7] = states[7]._replace(seen_ms=0)  # which was long ago
+        partition.commit._took = math.inf  # a slow disk, which is written in threads
         begun, go_on, append = threading.Event(), threading.Event(), partition.log.append
 
         def append_slowly(*given: Any) -> int:
@@ -184,3 +191,145 @@ async def test_a_write_that_a_sync_has_covered_before_it_is_back_is_acknowledged
             await producer.end(commit=True)
             await until(lambda: partition.last_stable_offset == 3)
             assert await value(partition, b"k") == b"y"
+
+
+class Threads:
+    """Short syncs that end when the test says so."""
+
+    def __init__(self) -> None:
+        self.under_way: list[tuple[Sync, Done]] = []
+
+    def begin(self, _: SyncThreads, sync: Sync, done: Done) -> None:
+        self.under_way.append((sync, done))
+
+    def end(self, error: OSError | None = None) -> None:
+        sync, done = self.under_way.pop(0)
+        if error is None:
+            sync()
+        done(error)
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
+    found = Threads()
+    monkeypatch.setattr(SyncThreads, "begin", lambda *given: found.begin(*given))
+    monkeypatch.setattr(commit, "QUICK", 60.0)  # on a busy machine each sync takes long
+    return found
+
+
+@asynccontextmanager
+async def with_one_event(data: Path) -> AsyncIterator[Partition]:
+    """A partition whose first event is on disk: later syncs have nothing to do but that."""
+    async with running(data, durability="fsync") as broker:
+        partition = (await broker.create_topic("t", 1, {}))[0].led(0)
+        await publish(partition, 1)
+        yield partition
+
+
+def sent(value: bytes) -> bytes:
+    return batch.encode(None, [value], timestamps=1)
+
+
+@trio_test
+async def test_a_batch_is_acknowledged_when_its_short_sync_has_ended(tmp_path: Path, threads: Threads) -> None:
+    async with with_one_event(tmp_path) as partition:
+        later = partition.publish(sent(b"first"))
+        await until(lambda: bool(threads.under_way))
+        await wait_all_tasks_blocked()
+        assert partition.log.end_offset == 2
+        assert (partition.high_watermark, partition.log.synced_offset, later.done) == (1, 1, False)
+        threads.end()
+        assert (await later.wait()).offset == 1
+        assert (partition.high_watermark, partition.log.synced_offset) == (2, 2)
+
+
+@trio_test
+async def test_small_batches_that_come_during_a_sync_share_the_next_one(tmp_path: Path, threads: Threads) -> None:
+    async with with_one_event(tmp_path) as partition:
+        first = partition.publish(sent(b"first"))
+        await until(lambda: bool(threads.under_way))
+        others = [partition.publish(sent(b"%d" % number)) for number in range(20)]
+        await wait_all_tasks_blocked()
+        assert partition.log.end_offset == 2, "they wait for the sync, and are written then"
+        threads.end()
+        await first.wait()
+        await until(lambda: bool(threads.under_way))
+        assert partition.log.end_offset == 22
+        assert not any(each.done for each in others)
+        threads.end()
+        assert [(await each.wait()).offset for each in others] == list(range(2, 22))
+        assert not threads.under_way
+
+
+@trio_test
+async def test_a_large_batch_is_written_during_a_short_sync(tmp_path: Path, threads: Threads) -> None:
+    async with with_one_event(tmp_path) as partition:
+        first, large = partition.publish(sent(b"first")), sent(b"x" * 200_000)
+        await until(lambda: bool(threads.under_way))
+        second = partition.publish(large)
+        await until(lambda: partition.log.end_offset == 3)
+        threads.end()
+        assert (await first.wait()).offset == 1
+        await until(lambda: bool(threads.under_way))
+        assert not second.done, "it was written behind the begin of the first sync"
+        threads.end()
+        assert (await second.wait()).offset == 2
+
+
+@trio_test
+async def test_a_short_sync_that_failed_is_not_tried_again(tmp_path: Path, threads: Threads) -> None:
+    async with with_one_event(tmp_path) as partition:
+        first = partition.publish(sent(b"first"))
+        await until(lambda: bool(threads.under_way))
+        second = partition.publish(sent(b"second"))
+        threads.end(OSError(errno.EIO, "the disk is broken"))
+        for each in (first, second, partition.publish(sent(b"third"))):
+            with pytest.raises(StorageError, match="a sync failed"):
+                await each.wait()
+        assert (partition.high_watermark, partition.log.synced_offset) == (1, 1)
+        assert not threads.under_way
+
+
+@trio_test
+async def test_a_slow_disk_is_written_in_threads(
+    tmp_path: Path, threads: Threads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There, a write may have to wait for the sync of another file."""
+    async with with_one_event(tmp_path) as partition:
+        partition.commit._took = 61.0
+        loop, wrote, append = threading.get_ident(), list[int](), partition.log.append
+
+        def note(*given: Any) -> int:
+            wrote.append(threading.get_ident())
+            return append(*given)
+
+        monkeypatch.setattr(partition.log, "append", note)
+        for _ in range(2):  # the first one's sync is quick
+            await publish_and_end(partition, threads)
+        assert [each == loop for each in wrote] == [False, True]
+
+
+async def publish_and_end(partition: Partition, threads: Threads) -> None:
+    later = partition.publish(sent(b"some"))
+    await until(lambda: later.done or bool(threads.under_way))
+    if threads.under_way:
+        threads.end()
+    await later.wait()
+
+
+@trio_test
+async def test_a_broker_ends_after_its_short_syncs(tmp_path: Path, threads: Threads) -> None:
+    async with trio.open_nursery() as nursery:
+        async with with_one_event(tmp_path) as partition:
+            later = partition.publish(sent(b"first"))
+            await until(lambda: bool(threads.under_way))
+
+            async def end_late() -> None:
+                await wait_all_tasks_blocked()
+                assert partition.log.synced_offset == 1
+                threads.end()
+
+            nursery.start_soon(end_late)
+        assert (await later.wait()).offset == 1
+    async with running(tmp_path) as broker:
+        assert len(await read_all(broker.topic("t").led(0))) == 2

@@ -183,6 +183,7 @@ class Appender:
         try:
             while self._waiting:
                 await self._partition.applier.within(MAX_LAG)
+                await self._commit.ready(lambda: sum(item.size for item in self._waiting))
                 if self._partition.strays.mark is not None and len(self._partition.replicas.isr) == 1:
                     await self._until_there(self._partition.strays.mark)
                 items = self._take()

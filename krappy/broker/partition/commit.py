@@ -1,11 +1,12 @@
 """Group commit: accepted batches are written to disk, then become readable, then are acknowledged.
 
-A small write and its sync share one call in a worker thread. A large write does not wait for the sync of the one
-before: it is written while that sync runs. A sync covers everything written before it began. A batch is on this
-broker's disk once a sync has covered it (with durability "os": once it is written). It becomes readable, and is
-acknowledged, once all replicas in sync have it on disk: `Replica.replicas` has the high watermark. A producer that
-asked for less (Kafka's acks=1) is answered once its batch is on this broker's disk, even while too few replicas are in
-sync.
+A small write is done on the event loop while no sync is under way, and then a thread that does nothing else syncs
+(sync_threads.py). Where more has to be done than one fdatasync, or the disk is slow, a small write and its sync share
+one call in a worker thread. A large write is always made in one, and does not wait for the sync of the one before: it
+is written while that sync runs. A sync covers everything written before it began. A batch is on this broker's disk once
+a sync has covered it (with durability "os": once it is written). It becomes readable, and is acknowledged, once all
+replicas in sync have it on disk: `Replica.replicas` has the high watermark. A producer that asked for less (Kafka's
+acks=1) is answered once its batch is on this broker's disk, even while too few replicas are in sync.
 
 A failed sync has lost what it covered (fsyncgate): the log takes no more appends, and all waiting publishes fail. A
 sync that could not begin, for want of a file descriptor or of the folder, is tried again, and publishes go on waiting.
@@ -13,8 +14,10 @@ sync that could not begin, for want of a file descriptor or of the folder, is tr
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
@@ -29,7 +32,10 @@ from krappy.records.batch import BatchHeader
 from krappy.waiting import Later, wait_any
 
 TOGETHER = 256 << 10  # bytes up to which a write and its sync share a thread call
-INLINE = 64 << 10  # durability "os": bytes up to which a write is done on the event loop
+INLINE = 64 << 10  # bytes up to which a write is done on the event loop
+# Seconds that the last sync took, up to which a small write is done on the event loop: it may have to wait for the sync
+# of another file, whose journal it shares.
+QUICK = 0.005
 MAX_WAITING = 32 << 20  # bytes that may be written and not committed
 RETRY_S = 0.1  # pause after a sync that could not begin
 
@@ -53,6 +59,14 @@ class GroupCommit:
         self._refused: list[RefusedCondition] = []  # refusals because of what is not committed yet
         self._appended = self._durable = 0  # offsets: the end of what was written, and of what a sync has covered
         self._syncing = False
+        self._is_short = False  # this sync is one fdatasync
+        self._took = math.inf  # seconds; the last sync
+
+    async def ready(self, size: Callable[[], int]) -> None:
+        """Returns when batches of `size()` bytes should be written. Small ones do best to wait for the end of a short
+        sync: the one after it covers them all."""
+        if self._is_short:
+            await wait_any([self._replica.landed], lambda: not self._is_short or size() > INLINE)
 
     async def write(
         self, accepted: list[Pending], epoch: int, refused: Iterable[tuple[Pending, KrappyError]] = ()
@@ -63,7 +77,8 @@ class GroupCommit:
         committed. If that never is, nobody knows whether it was right to refuse them."""
         replica = self._replica
         size = sum(item.header.size for item in accepted)
-        together = replica.fsync and size <= TOGETHER and not self._waiting
+        inline = size <= INLINE and (not replica.fsync or self._is_quick(size))
+        together = replica.fsync and not inline and size <= TOGETHER and not self._waiting
         synced = None
         try:
             if replica.writing.locked():
@@ -74,7 +89,7 @@ class GroupCommit:
                 replica.check_leads(epoch)
                 if not all(item.alone for item in accepted):
                     replica.replicas.check_enough(replica)
-                if not replica.fsync and size <= INLINE:
+                if inline:
                     self._append(accepted, sync=False)
                 else:
                     synced = await trio.to_thread.run_sync(
@@ -103,8 +118,7 @@ class GroupCommit:
         if self._appended <= self._durable:  # a sync ended while the write's thread came back: no other sync comes
             self._synced_to(self._durable)
         elif not self._syncing:
-            self._syncing = True
-            replica.spawn(self._sync)
+            self._begin_sync()
         if self._bytes > MAX_WAITING:
             await wait_any([replica.landed, replica.moved], lambda: self._bytes <= MAX_WAITING)
         if not replica.replicas.enough:  # none of them counts in `_bytes`
@@ -141,7 +155,38 @@ class GroupCommit:
                 raise
             return error
 
+    def _is_quick(self, size: int) -> bool:
+        """Whether a write of `size` bytes and the begin of its sync hold up the event loop for a moment only."""
+        replica = self._replica
+        return replica.syncs is not None and self._took <= QUICK and replica.log.is_short(size)
+
+    def _begin_sync(self) -> None:
+        """Syncs what was written. No sync is under way."""
+        replica, self._syncing = self._replica, True
+        done = partial(self._end_sync, replica.epoch, perf_counter())
+        self._is_short = replica.syncs is not None and replica.log.begin_sync(replica.syncs.begin, done)
+        if not self._is_short:
+            replica.spawn(self._sync)
+
+    def _end_sync(self, epoch: int, began: float, result: int | StorageError) -> None:
+        """The short sync that began in this leader epoch has ended."""
+        self._is_short = False
+        try:
+            if isinstance(result, StorageError):
+                self._fail(result)
+            elif self._replica.epoch == epoch:  # else what it covered may have been cut since
+                self._synced(result, perf_counter() - began)
+        except BaseException as error:
+            self._fail(StorageError(f"{self._replica}: {error!r}"))
+            raise
+        finally:
+            self._syncing = False
+            if self._durable < self._appended:
+                self._begin_sync()
+            self._replica.landed.fire()
+
     def _synced(self, durable: int, seconds: float) -> None:
+        self._took = seconds
         self._replica.measures.syncs.observe(seconds)
         self._synced_to(durable)
 

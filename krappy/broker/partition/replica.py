@@ -35,6 +35,7 @@ from krappy.types import FilePart, Span, TopicPartition
 from krappy.waiting import Signal, wait_any
 
 if TYPE_CHECKING:
+    from krappy.broker.sync_threads import SyncThreads
     from krappy.store.log import Log
     from krappy.store.views import Views
 
@@ -53,6 +54,7 @@ class Lent(Protocol):
     views: Views
     measures: StoreMeasures
     fsync: bool
+    syncs: SyncThreads | None
     disk_limiter: trio.CapacityLimiter
     shrinking: trio.Lock  # held while events are removed from a log
     counting: trio.CapacityLimiter  # tasks that read whole views
@@ -117,14 +119,12 @@ class Replica:
     ) -> None:
         """`standing`: None: all of the log is committed, for it has no other replicas."""
         self._lent = lent
-        self.topic = topic
-        self.index = index
+        self.topic, self.index = topic, index
         self.number = number  # dense, broker-wide: the prefix of this partition's keys in the views
         self.config = config
         self.log = log
-        self.views = lent.views
-        self.measures = lent.measures
-        self.fsync, self.disk_limiter = lent.fsync, lent.disk_limiter
+        self.views, self.measures = lent.views, lent.measures
+        self.fsync, self.syncs, self.disk_limiter = lent.fsync, lent.syncs, lent.disk_limiter
         self.counting, self.shrinking = lent.counting, lent.shrinking
         self.now_ms, self.later_ms, self.spawn = lent.now_ms, lent.later_ms, lent.spawn
         self.verifies, self.verify = lent.verifies, lent.verify

@@ -1,0 +1,68 @@
+"""Syncs in threads that do nothing else, while the event loop goes on.
+
+Beside a busy event loop a thread often waits for Python's lock (the GIL) for longer than a fast disk takes to sync,
+each time that it needs the lock. `trio.to_thread.run_sync` needs it for much work. These threads need it twice, for a
+moment: to begin a sync, and to tell of its end.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+
+import trio
+
+MOST = 8  # threads
+
+Sync = Callable[[], object]
+Done = Callable[[OSError | None], None]
+
+
+class SyncThreads:
+    """Threads that sync for an event loop; they are started when they are needed, and end with `close`.
+
+    `fault`: called in an except clause when a `done` has raised an Exception."""
+
+    def __init__(self, fault: Callable[[], None]) -> None:
+        self._fault = fault
+        self._token = trio.lowlevel.current_trio_token()
+        self._asked: SimpleQueue[tuple[Sync, Done] | None] = SimpleQueue()
+        self._under_way = 0
+        self._threads: list[threading.Thread] = []
+
+    def begin(self, sync: Sync, done: Done) -> None:
+        """Calls `sync` in a thread, and then `done` on the event loop, with its OSError or None."""
+        self._under_way += 1
+        if self._under_way > len(self._threads) < MOST:
+            thread = threading.Thread(target=self._work, name="krappy sync", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._asked.put((sync, done))
+
+    def _work(self) -> None:
+        while (asked := self._asked.get()) is not None:
+            sync, done = asked
+            error = None
+            try:
+                sync()
+            except OSError as failed:
+                error = failed
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._end, done, error)
+
+    def _end(self, done: Done, error: OSError | None) -> None:
+        self._under_way -= 1
+        try:
+            done(error)
+        except Exception:
+            self._fault()
+
+    def close(self) -> None:
+        """Returns when the threads have ended; they finish what was asked of them first."""
+        for _ in self._threads:
+            self._asked.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
