@@ -120,22 +120,27 @@ async def test_a_crash_at_any_step_of_a_commit(tmp_path: Path, monkeypatch: pyte
     assert outcomes == {False, True}
 
 
-@trio_test
-@pytest.mark.parametrize("damaged", [False, True])
-async def test_a_catalog_that_is_older_than_the_logs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool
-) -> None:
-    """As in a backup, which takes the catalog first. What the logs have is not published again. Where a file of it
-    can't be read any more, it is not aborted in one partition and committed in another."""
-    async with running(tmp_path / "data", durability="fsync") as broker:
+async def older_catalog(folder: Path) -> tuple[Path, list[str]]:
+    """A data folder whose catalog says that a job is to be committed, and whose logs have the whole job; and the tokens
+    of its tasks."""
+    async with running(folder / "data", durability="fsync") as broker:
         tokens = await prepared(broker)
-        with monkeypatch.context() as patched:
-            copies = Copies(tmp_path / "data", tmp_path / "copies", patched)
+        with pytest.MonkeyPatch.context() as patched:
+            copies = Copies(folder / "data", folder / "copies", patched)
             copies.around(StagingStore, "put")
             await commit(broker, "j", *tokens)
     decided = copies.path(copies.steps.index("after StagingStore.put"))
     shutil.rmtree(decided / "topics")
-    shutil.copytree(tmp_path / "data" / "topics", decided / "topics")
+    shutil.copytree(folder / "data" / "topics", decided / "topics")
+    return decided, tokens
+
+
+@trio_test
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_a_catalog_that_is_older_than_the_logs(tmp_path: Path, damaged: bool) -> None:
+    """As in a backup, which takes the catalog first. What the logs have is not published again. Where a file of it
+    can't be read any more, it is not aborted in one partition and committed in another."""
+    decided, tokens = await older_catalog(tmp_path)
     if damaged:
         (decided / "staging" / f"{tokens[1]}.staged").write_bytes(b"")
     async with running(decided) as broker:
@@ -147,15 +152,7 @@ async def test_a_catalog_that_is_older_than_the_logs(
 @trio_test
 async def test_an_old_backup_does_not_publish_a_job_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its logs have the whole job, its catalog does not say so, and its producers have been silent for long."""
-    async with running(tmp_path / "data", durability="fsync") as broker:
-        tokens = await prepared(broker)
-        with monkeypatch.context() as patched:
-            copies = Copies(tmp_path / "data", tmp_path / "copies", patched)
-            copies.around(StagingStore, "put")
-            await commit(broker, "j", *tokens)
-    decided = copies.path(copies.steps.index("after StagingStore.put"))
-    shutil.rmtree(decided / "topics")
-    shutil.copytree(tmp_path / "data" / "topics", decided / "topics")
+    decided, _ = await older_catalog(tmp_path)
     real, tries = StagingStore.put, []
 
     def fail_once(store: StagingStore, job: Job, *more: Any) -> Any:

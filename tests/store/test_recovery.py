@@ -16,7 +16,7 @@ from krappy.store import checkpoint as checkpoints
 from krappy.store.log import Log
 from krappy.store.walk import headers
 from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
-from tests.store.logs import FOLDER, SMALL, filled, forget_checkpoint, log_files, made, offsets, opened, rows
+from tests.store.logs import FOLDER, SMALL, Row, filled, forget_checkpoint, log_files, made, offsets, opened, rows
 
 ONE = TopicConfig(index_interval_bytes=100)  # all in one segment
 
@@ -277,30 +277,9 @@ def test_garbage_behind_the_tail(tmp_path: Path) -> None:
         assert offsets(rows(log)) == list(range(12))
 
 
-@pytest.mark.parametrize("bit", range(64))
-@pytest.mark.parametrize("power", [True, False], ids=["killed", "power lost, or a copied folder"])
-def test_the_offsets_of_a_last_batch_whose_base_offset_is_damaged_are_not_given_again(bit: int, power: bool) -> None:
-    disk = FaultyDisk()
-    log = filled(FOLDER, 4, config=ONE, disk=disk)
-    log.checkpoint()
-    log.append([made(b"late", b"x", at=5000)], 0, 1)
-    log.sync()
-    before = rows(log)
-    disk.crash(Everything())
-    damaged = bytearray(disk.read_file(FIRST))
-    *_, at = (position for position, _ in headers(disk.open(FIRST), 0, len(damaged), 0, dense=True))
-    damaged[at + bit // 8] ^= 1 << bit % 8
-    disk.put(FIRST, damaged)
-    disk.boots += not power
-    log = opened(FOLDER, ONE, disk)
-    assert rows(log) == before[:-2]
-    assert (log.end_offset, log.recovery.lost_offsets, len(log.recovery.set_aside)) == (14, 2, 1)
-
-
-@pytest.mark.parametrize("bit", range(32))
-@pytest.mark.parametrize("power", [True, False], ids=["killed", "power lost, or a copied folder"])
-def test_a_last_batch_of_which_the_length_alone_is_damaged_stays(bit: int, power: bool) -> None:
-    """A length that is too large looks like a write that a kill cut short, which may be cut without a word."""
+def bit_flipped(bit: int, power: bool) -> tuple[FaultyDisk, list[Row], bytes]:
+    """A killed broker's disk, on which a bit of the log's last batch is then damaged; the log's rows, and its file,
+    before that. `power`: False: the power was lost, too, or the folder copied."""
     disk = FaultyDisk()
     log = filled(FOLDER, 4, config=ONE, disk=disk)
     log.checkpoint()
@@ -311,9 +290,26 @@ def test_a_last_batch_of_which_the_length_alone_is_damaged_stays(bit: int, power
     whole = disk.read_file(FIRST)
     damaged = bytearray(whole)
     *_, at = (position for position, _ in headers(disk.open(FIRST), 0, len(whole), 0, dense=True))
-    damaged[at + 8 + bit // 8] ^= 1 << bit % 8
+    damaged[at + bit // 8] ^= 1 << bit % 8
     disk.put(FIRST, damaged)
     disk.boots += not power
+    return disk, before, whole
+
+
+@pytest.mark.parametrize("bit", range(64))
+@pytest.mark.parametrize("power", [True, False], ids=["killed", "power lost, or a copied folder"])
+def test_the_offsets_of_a_last_batch_whose_base_offset_is_damaged_are_not_given_again(bit: int, power: bool) -> None:
+    disk, before, _ = bit_flipped(bit, power)
+    log = opened(FOLDER, ONE, disk)
+    assert rows(log) == before[:-2]
+    assert (log.end_offset, log.recovery.lost_offsets, len(log.recovery.set_aside)) == (14, 2, 1)
+
+
+@pytest.mark.parametrize("bit", range(32))
+@pytest.mark.parametrize("power", [True, False], ids=["killed", "power lost, or a copied folder"])
+def test_a_last_batch_of_which_the_length_alone_is_damaged_stays(bit: int, power: bool) -> None:
+    """A length that is too large looks like a write that a kill cut short, which may be cut without a word."""
+    disk, before, whole = bit_flipped(64 + bit, power)
     log = opened(FOLDER, ONE, disk)
     assert rows(log) == before
     assert (log.end_offset, log.recovery.cut_bytes, log.recovery.clean) == (14, 0, False)
