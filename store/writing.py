@@ -41,8 +41,8 @@ CHECKPOINT_BYTES = 64 << 20  # appended since the last checkpoint: the most that
 # Offsets by which `sparse` is raised ahead, so that a fetched log with holes needs no checkpoint for each hole.
 HOLES_AHEAD = 1 << 20
 
-# Calls the first function in another thread, and then, in the caller's, the second one with its OSError or None.
-BeginSync = Callable[[Callable[[], object], Callable[[OSError | None], None]], None]
+# Calls the first function in another thread, and then, in the caller's, the second one with its exception or None.
+BeginSync = Callable[[Callable[[], object], Callable[[Exception | None], None]], bool]
 Batch = tuple[BatchHeader, bytes | memoryview]
 Placed = tuple[BatchHeader, bytes | memoryview, int, int]  # header, bytes, base offset, leader epoch
 
@@ -325,22 +325,21 @@ class WritableLog(ReadableLog):
 
     def begin_sync(self, begin: BeginSync, done: Callable[[int | StorageError], None]) -> bool:
         """As `sync`, but does not block: `begin` makes the system call, and `done` gets the offset or the error. False:
-        nothing was begun, because more has to be done than one fdatasync, or another sync is under way. Then call
-        `sync`."""
+        nothing was begun, because more has to be done than one fdatasync, another sync is under way, or `begin` could
+        not. Then call `sync`."""
         begun = False
         if self._syncing.acquire(blocking=False):
             try:
                 with self._lock:
                     file = None if self._broken or self._is_due else self._unsynced.only
-                    if file is not None:
+                    if file is not None and begin(file.fdatasync, partial(self._end_sync, self.end_offset, done)):
                         self._unsynced, begun = Unsynced(), True
-                        begin(file.fdatasync, partial(self._end_sync, self.end_offset, done))
             finally:
                 if not begun:
                     self._syncing.release()
         return begun
 
-    def _end_sync(self, end: int, done: Callable[[int | StorageError], None], error: OSError | None) -> None:
+    def _end_sync(self, end: int, done: Callable[[int | StorageError], None], error: Exception | None) -> None:
         """The sync of everything before the offset `end` has ended."""
         result: int | StorageError = end
         try:
@@ -358,7 +357,7 @@ class WritableLog(ReadableLog):
         """Whether the next sync has to write a checkpoint."""
         return self._unsaved >= CHECKPOINT_BYTES or bool(self._owed and self._unsaved)
 
-    def _lost(self, error: OSError) -> StorageError:
+    def _lost(self, error: Exception) -> StorageError:
         """A sync has failed: nobody knows what of the appended is on disk."""
         self._broken = f"{self.folder}: a sync failed, so what was appended since the last may be lost: {error}"
         return StorageError(self._broken)

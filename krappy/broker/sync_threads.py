@@ -17,7 +17,7 @@ import trio
 MOST = 8  # threads
 
 Sync = Callable[[], object]
-Done = Callable[[OSError | None], None]
+Done = Callable[[Exception | None], None]
 
 
 class SyncThreads:
@@ -32,14 +32,21 @@ class SyncThreads:
         self._under_way = 0
         self._threads: list[threading.Thread] = []
 
-    def begin(self, sync: Sync, done: Done) -> None:
-        """Calls `sync` in a thread, and then `done` on the event loop, with its OSError or None."""
-        self._under_way += 1
-        if self._under_way > len(self._threads) < MOST:
+    def begin(self, sync: Sync, done: Done) -> bool:
+        """Calls `sync` in a thread, and then `done` on the event loop, with its exception or None. False: nothing was
+        begun, because the system has no thread for it."""
+        if self._under_way >= len(self._threads) < MOST:
             thread = threading.Thread(target=self._work, name="krappy sync", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # the system's limit of threads
+                if not self._threads:
+                    return False
+            else:
+                self._threads.append(thread)
+        self._under_way += 1
         self._asked.put((sync, done))
+        return True
 
     def _work(self) -> None:
         while (asked := self._asked.get()) is not None:
@@ -47,12 +54,12 @@ class SyncThreads:
             error = None
             try:
                 sync()
-            except OSError as failed:
+            except Exception as failed:
                 error = failed
             with suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(self._end, done, error)
 
-    def _end(self, done: Done, error: OSError | None) -> None:
+    def _end(self, done: Done, error: Exception | None) -> None:
         self._under_way -= 1
         try:
             done(error)

@@ -127,12 +127,12 @@ class Explorer:
 
         return _FROM_RUN(asked)
 
-    def begin_sync(self, begin: Callable[..., None], syncs: SyncThreads, sync: Sync, done: Done) -> None:
+    def begin_sync(self, begin: Callable[..., bool], syncs: SyncThreads, sync: Sync, done: Done) -> bool:
         """In the place of `SyncThreads.begin`."""
         if not self._exploring or _actor.get() is None:
-            begin(syncs, sync, done)
-        else:
-            self._gates.append((f"{_actor.get()}: the short sync ends", SyncEnds(sync, done)))
+            return begin(syncs, sync, done)
+        self._gates.append((f"{_actor.get()}: the short sync ends", SyncEnds(sync, done)))
+        return True
 
     # --- who goes next
 

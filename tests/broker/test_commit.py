@@ -199,8 +199,9 @@ class Threads:
     def __init__(self) -> None:
         self.under_way: list[tuple[Sync, Done]] = []
 
-    def begin(self, _: SyncThreads, sync: Sync, done: Done) -> None:
+    def begin(self, _: SyncThreads, sync: Sync, done: Done) -> bool:
         self.under_way.append((sync, done))
+        return True
 
     def end(self, error: OSError | None = None) -> None:
         sync, done = self.under_way.pop(0)

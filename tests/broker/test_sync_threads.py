@@ -77,6 +77,37 @@ async def test_each_sync_is_told_of_with_its_error() -> None:
 
 
 @trio_test
+async def test_whatever_a_sync_raises_is_told() -> None:
+    def fail() -> None:
+        raise MemoryError
+
+    async with threads() as syncs:
+        told = Told()
+        syncs.begin(fail, told)
+        syncs.begin(lambda: None, told)
+        assert {type(each) for each in await told.until(2)} == {MemoryError, type(None)}
+
+
+@trio_test
+async def test_a_system_without_threads_left_refuses_or_keeps_those_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with threads() as syncs:
+        told, go_on = Told(), threading.Event()
+        with monkeypatch.context() as full:
+            full.setattr(threading.Thread, "start", refuse)
+            assert not syncs.begin(lambda: None, told)
+        assert syncs.begin(lambda: go_on.wait(30), told)
+        with monkeypatch.context() as full:
+            full.setattr(threading.Thread, "start", refuse)
+            assert syncs.begin(lambda: None, told)
+        assert not told.results
+        go_on.set()
+        assert await told.until(2) == [None, None]
+
+
+@trio_test
 async def test_syncs_run_side_by_side_in_so_many_threads() -> None:
     go_on, running = threading.Event(), threading.Semaphore(0)
 
