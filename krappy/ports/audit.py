@@ -28,6 +28,13 @@ class AskedFor(NamedTuple):
 ASKED: ContextVar[AskedFor | None] = ContextVar("ASKED", default=None)
 
 
+def whose() -> str:
+    """Whose turns the work of this task takes: of the one whose request it handles (`Principal.owner`); "": the
+    broker's."""
+    asked = ASKED.get()
+    return "" if asked is None else asked.asker.principal.owner
+
+
 Position = tuple[str, int, int]  # topic, partition, offset
 
 

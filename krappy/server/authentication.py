@@ -240,7 +240,7 @@ class Entrance:
     @property
     def _whose(self) -> str:
         principal = self._peer.principal
-        return principal.host if self._locked or principal.mechanism is None else str(principal)
+        return principal.host if self._locked else principal.owner
 
     def _stop_reading(self) -> None:
         raise NotImplementedError

@@ -138,8 +138,7 @@ class Connection(Channel):
                 self._tell_ended("a request came before its sender had logged in again")
                 self.finish()
                 raise AuthenticationFailed("log in first: this listener has users")
-            if self._audit.on:
-                ASKED.set(AskedFor(self.session, cls.__name__))
+            ASKED.set(AskedFor(self.session, cls.__name__))
             request = parse(cls, values)
             handler, streams, _ = self._served[cls]
             answer = (

@@ -176,8 +176,7 @@ class KafkaConnection(Channel):
             raise ProtocolError("a request before its sender has logged in")
         if key != ApiKey.PRODUCE and size > MAX_PLAIN:
             raise FrameTooLarge(f"a request of {size} bytes to API {key}; the limit is {MAX_PLAIN}", limit=MAX_PLAIN)
-        if self._audit.on:
-            ASKED.set(AskedFor(self.session, API_NAMES[key], header.client_id))
+        ASKED.set(AskedFor(self.session, API_NAMES[key], header.client_id))
         handler = self._speech.registry.find(key, version)
         slot = AnswerSlot(key, version, header.correlation_id, self._since, self._paying)
         if handler is None:

@@ -52,9 +52,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     real, decode, validate = large.opened, batch.decode, batch.validate
 
-    async def counting(work: Callable[[], Any]) -> Any:
+    async def counting(work: Callable[[], Any], owner: str | None = None) -> Any:
         found.append(1)
-        return await real(work)
+        return await real(work, owner)
 
     def on_loop() -> bool:
         try:

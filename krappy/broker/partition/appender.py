@@ -231,7 +231,7 @@ class Appender:
             return
         conditional = any(each.expect for each in items)
         try:
-            items[0].admit(await large.opened(partial(admission, keep=conditional)))
+            items[0].admit(await large.opened(partial(admission, keep=conditional), items[0].owner))
         except KrappyError as error:
             items.pop(0).reject(error)
 
@@ -335,8 +335,8 @@ class Appender:
                 total += item.size
             return len(items)
 
-        if any(each.large for each in items):
-            count = await large.opened(change)
+        if owners := [each.owner for each in items if each.large]:
+            count = await large.opened(change, owners[0])
         elif changing > INLINE:
             count = await trio.to_thread.run_sync(change, limiter=partition.disk_limiter)
         else:

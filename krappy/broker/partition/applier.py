@@ -300,7 +300,7 @@ class Applier:
                 continue
             done = header.size
             if not header.is_control:
-                async with large.decoded(view) as columns:
+                async with large.decoded(view, f"topic {replica.topic}") as columns:
                     done = work(done, columns.keys)
                     await self._apply_columns(columns)
             self.applied = max(self.applied, header.next_offset)

@@ -1,8 +1,9 @@
 """Decodes large record batches in a thread, few at a time.
 
 A batch of one megabyte may unpack to 32, or have half a million records. Batches up to `admission.INLINE` are decoded
-on the event loop. Larger ones are decoded here, `OPENERS` at a time: that bounds their memory, and leaves the other
-threads, and most of the interpreter's lock, to others.
+on the event loop. Larger ones are decoded here, one at a time: that bounds their memory, and leaves the other threads,
+and most of the interpreter's lock, to others. It takes up to some hundred ms, and a client may send hundreds of them at
+the same moment. So users take turns, and so do topics with what is decoded for their views.
 """
 
 from __future__ import annotations
@@ -15,32 +16,42 @@ import trio
 
 from krappy.core.admission import INLINE, INLINE_PARTS
 from krappy.errors import CorruptBatch, KrappyError
+from krappy.ports.audit import whose
 from krappy.records import batch as batches
 from krappy.records.batch import Columns
+from krappy.turns import UserTurns
 
 T = TypeVar("T")
-OPENERS = 1
-_openers: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("krappy-openers")
-_holders: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("krappy-holders")
+V = TypeVar("V")
+_opening: trio.lowlevel.RunVar[UserTurns] = trio.lowlevel.RunVar("krappy-opening")
+_holding: trio.lowlevel.RunVar[UserTurns] = trio.lowlevel.RunVar("krappy-holding")
+_thread: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("krappy-opener")
 
 
-def _limiter(of: trio.lowlevel.RunVar[trio.CapacityLimiter]) -> trio.CapacityLimiter:
-    """The limiter that all brokers of this event loop share."""
+def _shared(variable: trio.lowlevel.RunVar[V], make: Callable[[], V]) -> V:
+    """What all brokers of this event loop share."""
     try:
-        return of.get()
+        return variable.get()
     except LookupError:
-        made = trio.CapacityLimiter(OPENERS)
-        of.set(made)
+        made = make()
+        variable.set(made)
         return made
 
 
-async def opened(work: Callable[[], T]) -> T:
-    """Runs `work`, which decodes a large batch, in a thread, and gives its result.
+def _turns(variable: trio.lowlevel.RunVar[UserTurns]) -> UserTurns:
+    return _shared(variable, lambda: UserTurns())
+
+
+async def opened(work: Callable[[], T], owner: str | None = None) -> T:
+    """Runs `work`, which decodes a large batch, in a thread, and gives its result. `owner`: whose turns it takes; None:
+    see `whose`.
 
     Its KrappyError is raised without its traceback, whose frames hold the decoded batch. With it, the error and a frame
     of trio's would refer to each other, and both would stay until the next full garbage collection.
     """
-    found = await trio.to_thread.run_sync(_tried, work, limiter=_limiter(_openers))
+    async with _turns(_opening).one(whose() if owner is None else owner):
+        limiter = _shared(_thread, lambda: trio.CapacityLimiter(1))
+        found = await trio.to_thread.run_sync(_tried, work, limiter=limiter)
     if not isinstance(found, KrappyError):
         return found
     try:
@@ -81,11 +92,11 @@ async def looked_at(batch: memoryview, work: Callable[[Columns], T]) -> T:
 
 
 @asynccontextmanager
-async def decoded(batch: memoryview) -> AsyncIterator[Columns]:
-    """As `decode`, for work that takes long: at most `OPENERS` large batches are held at a time."""
+async def decoded(batch: memoryview, owner: str) -> AsyncIterator[Columns]:
+    """As `decode`, for work that takes long: one large batch is held at a time. `owner`: as of `opened`."""
     found = small(batch)
     if found is not None:
         yield found
         return
-    async with _limiter(_holders):
-        yield await opened(lambda: batches.decode(batch))
+    async with _turns(_holding).one(owner):
+        yield await opened(lambda: batches.decode(batch), owner)

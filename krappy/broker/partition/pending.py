@@ -14,6 +14,7 @@ from krappy.core.refused_batches import NextBatch, RefusedByPartitions, comes_ag
 from krappy.errors import InvalidRecord, KrappyError, RecordTooLarge
 from krappy.partitioner import any_elsewhere
 from krappy.ports import StoredAt, TransactionalSender, TransactionEnd
+from krappy.ports.audit import whose
 from krappy.records import batch as batches
 from krappy.records.batch import HEADER_SIZE, LENGTH_END, MAGIC, RECORD_COST, BatchHeader, Columns
 from krappy.types import Headers, Record
@@ -58,7 +59,7 @@ class Pending:
             "large",
             "laters",
         ),
-        *("offset", "own", "refused", "sender", "size", "wants_one", "work"),
+        *("offset", "own", "owner", "refused", "sender", "size", "wants_one", "work"),
     )
 
     def __init__(
@@ -93,6 +94,7 @@ class Pending:
         self.work = self.size  # what it takes to write and to apply it, in bytes: see `work`
         self.admission: Callable[..., Admitted] | None = None  # decodes and checks the records; None: done
         self.large = False  # the records are too large to decode on the event loop
+        self.owner = ""  # whose turns their decoding takes
         self.laters: list[Later[StoredAt]] = [Later()]
         self.offset = -1
 
@@ -135,7 +137,7 @@ class Pending:
 
     def admit_later(self, admission: Callable[..., Admitted]) -> None:
         """Leaves its admission to its drain."""
-        self.admission, self.large = admission, True
+        self.admission, self.large, self.owner = admission, True, whose()
 
     def admit(self, admitted: Admitted) -> None:
         """Takes the result of its admission. Raises InvalidRecord for conditions that do not fit."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 KINDS = ("User", "Group")  # all kinds of principals
+TOKEN = "TOKEN"  # the mechanism of those who have the console's token: many people, under one name
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,11 @@ class Principal:
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
+
+    @property
+    def owner(self) -> str:
+        """Whose turns its requests take: its own, or its address's, if it has not proved a name of its own."""
+        return self.host if self.mechanism in (None, TOKEN) else str(self)
 
 
 ANONYMOUS = Principal()  # a peer that did not have to prove who it is
