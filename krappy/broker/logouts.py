@@ -24,7 +24,9 @@ from krappy.store.refusals import reading
 
 ALL = "all"
 ENDED = "ended"  # the setting that has the mark
-PAUSE = 1.0  # seconds between two changes by this broker: everybody who is logged in may ask for one
+# Everybody who is logged in may ask for a change.
+PAUSE = 1.0  # seconds between two changes for which the same user asks, so that he keeps nobody else waiting
+GAP = 0.1  # seconds between two changes by this broker
 KEPT_MS = 24 * 3600 * 1000  # a mark stays at least so long; sessions last half as long
 REMOVED = 100  # old marks that one change removes at most
 MADE = 100  # marks that one change makes at most: ZooKeeper ends a connection that sends a MB at once
@@ -38,6 +40,7 @@ class Logouts:
         self._wanted: dict[str, list[trio.Event]] = {}
         self._turn = trio.Lock()
         self._next = 0.0  # when the next change may be made
+        self._last: dict[str, float] = {}  # by the name of a znode, when it got its mark, if that is not long ago
 
     def marks(self, user: str) -> LogoutMarks:
         held = self._held()
@@ -49,12 +52,16 @@ class Logouts:
     async def end(self, user: str | None) -> None:
         name = ALL if user is None else _of(user)
         made = self._wanted.setdefault(name, [trio.Event()])[-1]
+        if name in self._last:
+            await trio.sleep_until(self._last[name] + PAUSE)
         async with self._turn:
             if made.is_set():
                 return  # the change before was for this one, too
             await trio.sleep_until(self._next)
-            self._next = trio.current_time() + PAUSE
+            now = trio.current_time()
+            self._next = now + GAP
             names = list(dict.fromkeys((name, *islice(self._wanted, MADE - 1))))
+            self._last = {each: at for each, at in self._last.items() if now - at < PAUSE} | dict.fromkeys(names, now)
             some = {each: self._wanted.pop(each) for each in names}
             try:
                 await self._mark(set(some))

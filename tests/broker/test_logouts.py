@@ -87,7 +87,7 @@ class Tree:
         return await self._store.multi(operations)
 
 
-def test_changes_of_many_are_one_and_come_at_most_once_a_second(catalog: SyncCatalog) -> None:
+def test_changes_of_many_are_one(catalog: SyncCatalog) -> None:
     tree = Tree(catalog)
     ended = Logouts(Here(store=tree))  # type: ignore[arg-type]
 
@@ -156,6 +156,32 @@ def test_who_comes_later_keeps_nobody_waiting(catalog: SyncCatalog) -> None:
 
     took = trio.run(main, clock=MockClock(autojump_threshold=0))
     assert max(took) <= 2 * logouts.PAUSE
+
+
+def test_who_logs_out_again_and_again_keeps_nobody_waiting(catalog: SyncCatalog) -> None:
+    tree = Tree(catalog)
+    ended = Logouts(Here(store=tree))  # type: ignore[arg-type]
+
+    async def again() -> None:
+        while True:
+            await ended.end("bob")
+
+    async def main() -> list[float]:
+        took: list[float] = []
+        async with trio.open_nursery() as nursery:
+            for _ in range(250):
+                nursery.start_soon(again)
+            for number in range(9):
+                await trio.sleep(0.83)
+                began = trio.current_time()
+                await ended.end(f"user {number}")
+                took.append(trio.current_time() - began)
+            assert len(tree.written) <= 2 * 9, "his come once a second at most"
+            nursery.cancel_scope.cancel()
+        return took
+
+    took = trio.run(main, clock=MockClock(autojump_threshold=0))
+    assert max(took) < 0.5
 
 
 def test_who_waited_while_a_change_failed_waits_for_one_more_alone(catalog: SyncCatalog) -> None:
