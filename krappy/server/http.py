@@ -39,7 +39,6 @@ from krappy.server.pages import ANSWER
 from krappy.server.places import HTTP
 from krappy.server.sockets import endpoint
 from krappy.tls import TlsSocket
-from krappy.waiting import wait_any
 from krappy.wire import mistaken
 
 if TYPE_CHECKING:
@@ -176,7 +175,6 @@ class HttpConnection:
             if not await self._room():
                 return False
             reckoned = ANSWER
-            pages.charge_to(self._wire.whose, reckoned)
             return True
 
         def made() -> None:
@@ -204,16 +202,11 @@ class HttpConnection:
             self._idle_since = trio.current_time()
 
     async def _room(self) -> bool:
-        """Waits for room for an answer, up to `ROOM_SECONDS`. Returns whether there is room."""
-        pages, whose = self._server.pages, self._wire.whose
-        if pages.has_room(whose):
-            return True
+        """Waits for room for an answer, up to `ROOM_SECONDS`. Returns whether there is room, which is then charged."""
         self._queued_since = trio.current_time()
-        pages.waiting += 1
         try:
-            return await wait_any([pages.freed], lambda: pages.has_room(whose), ROOM_SECONDS)
+            return await self._server.pages.take_room(self._wire.whose, ROOM_SECONDS)
         finally:
-            pages.waiting -= 1
             self._queued_since = math.inf
 
     def finish(self) -> None:

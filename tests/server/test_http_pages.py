@@ -98,11 +98,11 @@ def test_a_request_for_which_there_is_no_room_is_told_so(tmp_path: Path, monkeyp
 
     def ask(broker: krappy.Broker) -> tuple[int, int, int]:
         with httpx.Client(base_url=f"http://{broker.http_address}", timeout=PATIENCE, trust_env=False) as client:
-            broker.server.pages.charge(2 * broker.server.pages.total)
+            broker.server.pages.charge(3 * broker.server.pages.total)
             refused, probe = client.get("/api/v1/cluster"), client.get("/healthz")
             assert refused.headers["content-type"] == "application/problem+json"
             assert refused.json()["code"] == "THROTTLING_QUOTA_EXCEEDED"
-            broker.server.pages.credit(2 * broker.server.pages.total)
+            broker.server.pages.credit(3 * broker.server.pages.total)
             return refused.status_code, probe.status_code, client.get("/api/v1/cluster").status_code
 
     async def main() -> None:
