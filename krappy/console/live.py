@@ -90,7 +90,7 @@ class EventStream:
             nursery.start_soon(revoked.end, end, nursery.cancel_scope)
             nursery.start_soon(_watch_for_leaving, receive, nursery.cancel_scope)
             try:
-                await self._payer.live(self._live.run(push))
+                await self._payer.live(self._live.run(push), self._pacer.took)
             except KrappyError as error:
                 await end(problem_of(error))
             except HttpError as refusal:

@@ -1,5 +1,8 @@
 """Live views use the broker's time for long, so the share of all of them together is bounded, and that of one user: his
-many views do not make another's late. The time of each counts for the quota of its user, too."""
+many views do not make another's late. The time of each counts for the quota of its user, too.
+
+What a view has waited for, such as a thread that decodes a large batch, counts only for its own user: it is no time of
+the event loop."""
 
 from __future__ import annotations
 
@@ -37,9 +40,10 @@ class Pacer:
                 if trio.current_time() >= self._free_at_of.get(who, 0.0):  # else another view of his was first
                     return
 
-    def spent(self, seconds: float, who: str = "") -> None:
+    def spent(self, seconds: float, who: str = "", on_loop: float | None = None) -> None:
+        """`seconds`: that work took. `on_loop`: how many of them on the event loop; None: all."""
         now = trio.current_time()
-        self._free_at = max(now, self._free_at) + seconds / SHARE
+        self._free_at = max(now, self._free_at) + (seconds if on_loop is None else on_loop) / SHARE
         if len(self._free_at_of) >= MANY:
             self._free_at_of = {each: at for each, at in self._free_at_of.items() if at > now}
         self._free_at_of[who] = max(now, self._free_at_of.get(who, 0.0)) + OF_ONE * seconds / SHARE
@@ -50,9 +54,16 @@ class PaidPacer:
 
     def __init__(self, pacer: Pacer, payer: HttpPayer, who: str = "") -> None:
         self._pacer, self._payer, self._who = pacer, payer, who
+        self._on_loop = 0.0  # seconds of steps of its task that were not counted yet
+
+    def took(self, seconds: float) -> None:
+        """Call it after each step of the view's task."""
+        self._on_loop += seconds
 
     def spent(self, seconds: float) -> None:
-        self._pacer.spent(seconds, self._who)
+        on_loop = min(seconds, self._on_loop)  # the step that goes on is counted the next time
+        self._on_loop -= on_loop
+        self._pacer.spent(seconds, self._who, on_loop)
 
     async def turn(self) -> None:
         await self._payer.turn()

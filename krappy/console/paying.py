@@ -38,11 +38,6 @@ class HttpPayer:
         self._placed = 0.0  # partitions that count already for the change, which is not made yet
         self._lent = 0.0  # bytes that count already for the answer, which is not made yet
 
-    @property
-    def who(self) -> str:
-        """The user, or the address of one who has not logged in."""
-        return self._payer.user or self._payer.host
-
     def check(self, *, live: bool = False) -> None:
         """Raises HttpError (429) for one who is over a quota that the request counts for. `live`: it is a live view;
         its parts wait for the quota of bytes instead."""
@@ -119,9 +114,15 @@ class HttpPayer:
     def took(self, seconds: float) -> None:
         self._quotas.spend(QuotaKey.REQUEST, self._payer, 100 * seconds)
 
-    async def live(self, work: Coroutine[Any, Any, T]) -> T:
-        """As `timed`, for a live view: there may be quotas later."""
-        return await timed(work, perf_counter, lambda seconds: self.took(seconds) if self._quotas.timed else None)
+    async def live(self, work: Coroutine[Any, Any, T], took: Callable[[float], None]) -> T:
+        """As `timed`, for a live view: there may be quotas later. `took`: is told the time of each step, too."""
+
+        def took_both(seconds: float) -> None:
+            took(seconds)
+            if self._quotas.timed:
+                self.took(seconds)
+
+        return await timed(work, perf_counter, took_both)
 
     async def turn(self) -> None:
         """Call it before a live view uses the event loop again. Waits, but not for long, until the user is within the

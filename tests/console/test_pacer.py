@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from krappy.console.pacer import SHARE, Pacer
+from krappy.console.pacer import SHARE, Pacer, PaidPacer
 from krappy.console.paying import HttpPayer
 from tests.security.test_ends import broker_of, browser
 
@@ -67,10 +68,30 @@ def test_many_users_have_the_share_together() -> None:
     assert worked == pytest.approx(20 * SHARE, rel=0.1)
 
 
+def test_what_a_view_waits_for_is_no_time_of_the_event_loop() -> None:
+    """Another thread decodes a large batch, for example."""
+
+    async def main() -> tuple[float, float]:
+        pacer = Pacer()
+        its = PaidPacer(pacer, SimpleNamespace(turn=trio.lowlevel.checkpoint), "bob")  # type: ignore[arg-type]
+        its.took(PIECE)
+        its.spent(10.0)
+        its.spent(10.0)
+        began = trio.current_time()
+        await pacer.turn("ada")
+        ada = trio.current_time() - began
+        await its.turn()
+        return ada, trio.current_time() - began
+
+    ada, bob = trio.run(main, clock=MockClock(autojump_threshold=0.0))
+    assert ada == pytest.approx(PIECE / SHARE)
+    assert bob == pytest.approx(2 * 20.0 / SHARE)
+
+
 def test_the_time_for_which_a_reader_is_waited_for_is_no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The snapshot of a small table: its only page, and its end."""
     worked: list[float] = []
-    monkeypatch.setattr(Pacer, "spent", lambda self, seconds, who="": worked.append(seconds))
+    monkeypatch.setattr(Pacer, "spent", lambda self, seconds, who="", on_loop=0.0: worked.append(seconds))
 
     async def slow(self: HttpPayer, size: int, stands: object) -> None:
         await trio.sleep(2)
