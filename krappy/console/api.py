@@ -27,9 +27,9 @@ from starlette.responses import Response
 from krappy.console.pacer import PaidPacer
 from krappy.console.paying import HttpPayer
 from krappy.console.problems import HttpError
-from krappy.console.security import MANY, read_cookies
+from krappy.console.security import read_cookies
 from krappy.console.shown import WHOLE, Form, Viewer
-from krappy.console.slices import encode_in_slices
+from krappy.console.slices import encode_in_slices, pause
 from krappy.core.security.operations import CLUSTER_NAME, Need, Op, Resource
 from krappy.core.security.principal import Principal
 from krappy.hosts import network
@@ -39,6 +39,7 @@ JSON, MSGPACK = "application/json", "application/msgpack"
 BINARY = (MSGPACK, "application/x-msgpack", "application/vnd.msgpack")
 MAX_BODY = 256 << 10  # bytes
 MAX_EVENT = 2 << 20  # bytes of a body that holds an event; larger events are for the native clients
+LITTLE = 4 << 10  # bytes of a body that is decoded without waiting for a turn
 MAX_BODIES = 64 << 20  # bytes of the bodies of all requests in progress
 BODY_SECONDS = 30.0
 _PATH = re.compile(r"{(\w+)}")
@@ -160,11 +161,9 @@ def payer_of(console: Any, scope: Mapping[str, Any], needs: tuple[Need, ...] = (
     return HttpPayer(console.broker.client_quotas, user, host, needs)
 
 
-def who_of(console: Any, scope: Mapping[str, Any]) -> str:
-    """Whose turns and memory a request takes: a user's, or those of an address (`network`), if nobody has logged in, or
-    many people have one name."""
-    who = principal_of(scope)
-    return who.name if is_known(console, scope) and who.name not in MANY else network(who.host)
+def who_of(scope: Mapping[str, Any]) -> str:
+    """Whose turns and memory a request takes (`Principal.owner`); of an address, its network."""
+    return network(principal_of(scope).owner)
 
 
 class BodyRoom:
@@ -210,7 +209,7 @@ class Call:
     @property
     def who(self) -> str:
         """See `who_of`."""
-        return who_of(self.console, self.request.scope)
+        return who_of(self.request.scope)
 
     @property
     def may_know_why(self) -> bool:
@@ -263,7 +262,7 @@ class Call:
     def take(self, size: int) -> None:
         """Counts bytes of the body. Raises HttpError (503) if there is no room for them (`BodyRoom`)."""
         self._taken += size
-        if not self.console.bodies.take(self.payer.who, size):
+        if not self.console.bodies.take(self.who, size):
             raise HttpError(
                 503,
                 "THROTTLING_QUOTA_EXCEEDED",
@@ -278,12 +277,12 @@ class Call:
 
     def release(self) -> None:
         """The body is not needed any more."""
-        self.console.bodies.take(self.payer.who, -self._taken)
+        self.console.bodies.take(self.who, -self._taken)
         self._taken = 0
 
     async def pause(self) -> None:
-        """Lets others have their turn, in the middle of long work."""
-        await trio.lowlevel.checkpoint()
+        """See `slices.pause`."""
+        await pause()
 
 
 async def room(scope: Any) -> None:
@@ -321,7 +320,10 @@ async def read_arguments(operation: ApiOperation, call: Call) -> dict[str, Any]:
 
 async def respond(operation: ApiOperation, call: Call, value: Any) -> Response:
     kind = MSGPACK if call.binary else JSON
-    return Response(await encode_in_slices(value, binary=call.binary), operation.status, call.headers, kind)
+    await call.pause()
+    body = await encode_in_slices(value, binary=call.binary)
+    await call.pause()  # it is copied as it is sent
+    return Response(body, operation.status, call.headers, kind)
 
 
 def _read_query(kind: Any, request: Request) -> Any:
@@ -372,6 +374,8 @@ async def _read_body(operation: ApiOperation, call: Call) -> Any:
     await call.payer.wrote(len(data))
     call.packed = media != JSON
     try:
+        if len(data) > LITTLE:
+            await call.pause()
         if len(data) > MAX_BODY:
             _check_parts(data, operation, call.packed)
             await call.pause()

@@ -54,8 +54,8 @@ from krappy.console.oidc import ProviderLogins
 from krappy.console.pacer import Pacer
 from krappy.console.paying import HttpPayer
 from krappy.console.problems import TITLES, TYPE, HttpError, Problem, problem_of
-from krappy.console.security import CHANGED, HEADERS, MANY, Guard, read_cookies
-from krappy.console.slices import encode
+from krappy.console.security import CHANGED, HEADERS, Guard, read_cookies
+from krappy.console.slices import PAUSES, Pauses, encode
 from krappy.core.security.operations import CLUSTER_NAME, Grant, Op, Resource
 from krappy.core.security.principal import Principal
 from krappy.errors import KrappyError
@@ -123,10 +123,12 @@ class Console:
         self.attempts = Attempts()
         self.pacer = Pacer()
         self.live = 0
-        self.live_of: Counter[str] = Counter()  # by user
+        self.live_of: Counter[str] = Counter()  # by user, or by address
         self.bodies = BodyRoom()
         self.turns = UserTurns(TOGETHER)
-        self.wide = UserTurns()  # held while a page reads many partitions: only one does so at a time
+        # Held while a page reads many partitions: one of a user does so at a time. The page of another user, which may
+        # take a second, is not waited for.
+        self.wide = UserTurns(2)
         self._listening = listening
         self._times = server.times("http")
 
@@ -178,8 +180,7 @@ class PathOperations:
         call = Call(self._console, request, wants_binary(request.headers.get("accept", "")), operation.needs)
         if operation.path not in EARLY:
             call.payer.check(live=operation.live)
-        if self._console.broker.audit.on:
-            ASKED.set(AskedFor(call, operation.name))
+        ASKED.set(AskedFor(call, operation.name))
         began = perf_counter()
         try:
             try:
@@ -191,6 +192,8 @@ class PathOperations:
                 async with nullcontext() if operation.path in SMALL else self._console.turns.one(call.who):
                     if not call.stands():  # the peer may have taken its time
                         raise HttpError(401, "NOT_LOGGED_IN", OVER)
+                    if operation.path not in SMALL:
+                        await call.pause()  # hundreds may come together
                     version = call.access.version
                     found = await call.payer.timed(operation.handler(call, **arguments))
                     if call.access.version != version:  # it may have waited, and read what came since
@@ -215,23 +218,22 @@ class PathOperations:
         console = self._console
         if console.live >= MOST_LIVE:
             raise HttpError(503, "THROTTLING_QUOTA_EXCEEDED", f"{MOST_LIVE} live views are open, which is the limit")
-        who = call.principal
-        user = None if who.name in MANY else who.name
-        most = min(MOST_LIVE_OF_ONE, MOST_LIVE - console.live)  # or as many as are left for all others
-        if user is not None and console.live_of[user] >= most:
-            what = f"{console.live_of[user]} live views of {user} are open, which is the limit of one user"
+        who = call.who
+        most = MOST_LIVE - console.live  # as many as are left for all others
+        if who == str(call.principal):  # else it is an address, which may be that of many people
+            most = min(most, MOST_LIVE_OF_ONE)
+        if console.live_of[who] >= most:
+            what = f"{console.live_of[who]} live views of {who} are open, which is the limit for one"
             raise HttpError(503, "THROTTLING_QUOTA_EXCEEDED", what)
         console.live += 1
-        if user is not None:
-            console.live_of[user] += 1
+        console.live_of[who] += 1
         try:
             hold = partial(call.access.hold, grants)
             stream = EventStream(found, call.pacer, call.stands, hold, call.payer, binary=call.binary)
             await stream(scope, receive, send)
         finally:
             console.live -= 1
-            if user is not None:
-                console.live_of -= Counter((user,))
+            console.live_of -= Counter((who,))
 
 
 def _grants(operation: ApiOperation, arguments: Mapping[str, Any]) -> list[Grant]:
@@ -331,7 +333,9 @@ class App:
             scope["stands"] = self._standing(scope["principal"], request.headers, cookies)
             if request.headers.get("authorization"):
                 self._console.broker.audit.authenticated(scope["principal"])
-        scope["is_of"](who_of(self._console, scope))
+        whose = who_of(scope)
+        scope["is_of"](whose)
+        PAUSES.set(Pauses(partial(self._console.server.turn, whose)))
         guard.check(request.method, path, request.headers, cookies, now, who)
         await self._router(scope, receive, send)
 

@@ -41,7 +41,7 @@ class Metrics:
         most = _most(request.query_params)
         make, kind = exposition.choose_encoder(request.headers.get("accept", ""))
         await room(scope)
-        async with self._console.turns.one(who_of(self._console, scope)):
+        async with self._console.turns.one(who_of(scope)):
             access = self._console.broker.access(principal_of(scope))
             access.cluster(Op.DESCRIBE)
             numbers = await gather(self._console.broker, access, self._console.server)

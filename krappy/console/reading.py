@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import trio
-
 from krappy.console.elsewhere import EventSource
+from krappy.console.slices import pause
 from krappy.records import batch as batches
 from krappy.records.batch import Columns
 from krappy.types import Headers
@@ -69,14 +68,14 @@ async def forward(partition: EventSource, offset: int, limit: int, max_bytes: in
     size = looked = 0
     while offset < stable and len(found) < limit and size < max_bytes and looked < LOOKED:
         if looked:
-            await trio.lowlevel.checkpoint()
+            await pause()
         data = (await partition.read(offset, READ, limit=stable)).data
         if not data:
             return Stretch(found, start, max(stable, offset))
         looked += len(data)
         for header, view in batches.split(data):
             if not header.is_control and header.next_offset > offset:
-                await trio.lowlevel.checkpoint()  # a few compressed bytes may become many
+                await pause()  # a few compressed bytes may become many
                 room = limit - len(found), max_bytes - size
                 first = partial(_first, partition.index, offset, *room, alone=not found)
                 some, end = await partition.look_at(view, first)
@@ -139,14 +138,14 @@ async def _between(partition: EventSource, low: int, before: int, limit: int, ma
         if looked >= 2 * LOOKED:
             return None
         if looked:
-            await trio.lowlevel.checkpoint()
+            await pause()
         data = (await partition.read(offset, READ, limit=before)).data
         if not data:
             break
         looked += len(data)
         for header, view in batches.split(data):
             if not header.is_control and header.next_offset > offset:
-                await trio.lowlevel.checkpoint()
+                await pause()
                 last = partial(_last, partition.index, offset, before, limit, max_bytes)
                 some, cut = await partition.look_at(view, last)
                 if cut is not None:  # events before `cut` are too many, and so are those of earlier batches

@@ -26,7 +26,7 @@ from krappy.console.attempts import WrongToken
 from krappy.console.problems import HttpError
 from krappy.console.sessions import MOST, MOST_OF_ONE, SESSION_MS, ConsoleSession, Sessions
 from krappy.core.security.oauthbearer import OAUTHBEARER, TokenClaims, TokenRefused
-from krappy.core.security.principal import ANONYMOUS, Principal
+from krappy.core.security.principal import TOKEN, Principal
 from krappy.ports.logouts import LogoutsPort
 from krappy.ports.tokens import TokensPort
 from krappy.ports.users import Took, UsersPort, untold
@@ -39,8 +39,7 @@ HEADER = "krappy-request"
 SAFE = ("GET", "HEAD", "OPTIONS")
 GUARDED = ("/api/", "/metrics")  # by prefix: a route also takes its path with a line feed behind
 PROBES = ("/healthz", "/readyz")
-CONSOLE = Principal(name="console", mechanism="TOKEN", listener="HTTP")  # who has the console's token
-MANY = (ANONYMOUS.name, CONSOLE.name)  # names of many people
+CONSOLE = Principal(name="console", mechanism=TOKEN, listener="HTTP")  # who has the console's token
 OPEN = ("/api/v1/login", "/api/v1/login/provider", "/api/v1/openapi.json")  # paths of the API that need no token
 PROVIDER = "OIDC"  # the mechanism of one who has logged in at the identity provider
 

@@ -3,12 +3,17 @@
 The console shares its event loop with the native port, whose requests take a tenth of a millisecond. So nothing here
 may hold the loop for long. A thread would not help: the slow work (JSON, UTF-8, base64) holds the interpreter's lock.
 The rule: lists are worked on item by item, in slices. A single body or value can't be cut, so it is bounded in bytes,
-and takes a few milliseconds at most (`api.MAX_BODY`, `shown.WHOLE`).
+and takes some milliseconds at most (`api.MAX_BODY`, `shown.WHOLE`).
+
+A slice waits for its turn (`pause`), since one user may have hundreds of requests at the same moment: in a round of the
+event loop one slice is done, and the users take turns with each other and with the clients of other protocols.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Awaitable, Callable, Iterator
+from contextvars import ContextVar
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -19,14 +24,38 @@ Item = TypeVar("Item")
 SLICE_SECONDS = 0.002
 
 
+class Pauses:
+    """The pauses of one request. `turn`: returns when it is the turn of its user."""
+
+    def __init__(self, turn: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint) -> None:
+        self._turn = turn
+        self._until = -math.inf  # when the slice ends for which it has had a turn
+
+    async def __call__(self) -> None:
+        if perf_counter() >= self._until:
+            await self._turn()
+            self._until = perf_counter() + SLICE_SECONDS
+
+
+PAUSES: ContextVar[Pauses | None] = ContextVar("PAUSES", default=None)  # of the request that this task handles
+
+
+async def pause() -> None:
+    """Call it before work that may take a ms or more, and between parts of long work. Returns at once while the slice
+    lasts for which this request has had a turn."""
+    pauses = PAUSES.get()
+    await (trio.lowlevel.checkpoint() if pauses is None else pauses())
+
+
 async def in_slices(items: Iterator[Item]) -> list[Item]:
     """All items as a list. `items` does the work as it is iterated; others get a turn every SLICE_SECONDS."""
     found: list[Item] = []
+    await pause()
     until = perf_counter() + SLICE_SECONDS
     for item in items:
         found.append(item)
         if perf_counter() >= until:
-            await trio.lowlevel.checkpoint()
+            await pause()
             until = perf_counter() + SLICE_SECONDS
     return found
 

@@ -182,6 +182,8 @@ class ServerPort(Protocol):
     def fault(self, error: Exception, kind: int) -> Exception: ...
     @property
     def report(self) -> Callable[..., None]: ...
+    async def turn(self, whose: str) -> None:
+        """Returns when it is the turn of this user, or address, to use the event loop for some ms."""
 
 
 class NodeInfo(NamedTuple):

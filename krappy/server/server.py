@@ -287,6 +287,10 @@ class Server:
         self._received[protocol] = self._received.get(protocol, 0) + connection.received
         self._sent[protocol] = self._sent.get(protocol, 0) + connection.sent
 
+    async def turn(self, whose: str) -> None:
+        """Returns when it is the turn of this user, or address, to use the event loop for some ms (see `Turns`)."""
+        await self.turns.next(whose)
+
     # --- for people
 
     def times(self, protocol: str) -> RequestTimes:

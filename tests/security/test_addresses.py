@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
@@ -250,6 +249,5 @@ def test_who_has_not_logged_in_shares_memory_and_turns_of_the_console_by_network
     assert not bodies.take(NEXT, 1)
     bodies.take(NEXT, -1)
     assert bodies.take(OTHER, half // 2)
-    asking = SimpleNamespace(guard=SimpleNamespace(asks=True))
-    first, second, other = (who_of(asking, {"client": (host, 1)}) for host in (ONE, NEXT, OTHER))
+    first, second, other = (who_of({"client": (host, 1)}) for host in (ONE, NEXT, OTHER))
     assert first == second != other

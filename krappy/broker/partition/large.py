@@ -39,7 +39,7 @@ def _shared(variable: trio.lowlevel.RunVar[V], make: Callable[[], V]) -> V:
 
 
 def _turns(variable: trio.lowlevel.RunVar[UserTurns]) -> UserTurns:
-    return _shared(variable, lambda: UserTurns())
+    return _shared(variable, UserTurns)
 
 
 async def opened(work: Callable[[], T], owner: str | None = None) -> T:
