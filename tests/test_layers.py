@@ -134,7 +134,7 @@ LAYERS = [
 # Narrower than the table: one door for each of these.
 ONLY_IMPORTERS = {
     "rocksdict": {"store.rocks"},
-    "re2": {"core.kafka.name_regex"},
+    "re2": {"core.patterns"},
     "pyroaring": {"core.live_offsets"},
     "h11": {"server.http", "server.http_exchange"},
     "jwt": {"server.tokens", "server.token_keys"},

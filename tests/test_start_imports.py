@@ -32,7 +32,7 @@ UNUSED = {
     "prometheus_client": "the console",
     "pyarrow": "Spark",
     "pyroaring": "the first TOPIC@latest",
-    "re2": "the first pattern of topics",
+    "re2": "the first pattern of topics or of certificates' names",
     "rich": "the command line's tables",
     "starlette": "the console",
     "structlog": "7 MB, most of it asyncio's: krappy/logs.py writes its lines itself",

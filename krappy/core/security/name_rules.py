@@ -5,16 +5,22 @@ The rules are separated by commas; the first that matches the whole name of the 
     RULE:^CN=([^,]+),OU=pay.*$/$1@pay/L     the pattern, what takes its place ($1: its first group), L or U: in lower or
                                             upper case
     DEFAULT                                 the name as it is
+
+Patterns are RE2's (krappy/core/patterns.py): a name is matched on the event loop, and whoever has it signed may choose
+it. Patterns with several `.*?`, as Kafka's documents have them, take other engines minutes for some names.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
+
+from krappy.core.patterns import compiled
 
 _RULE = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|\Z)")
 _GROUP = re.compile(r"\$(\d)")
-LONGEST = 1000  # characters of a name: a pattern may take long to match a longer one
+LONGEST = 1000  # characters of a name
 _CASES: dict[str, Callable[[str], str]] = {"": str, "L": str.lower, "U": str.upper}
 
 
@@ -22,7 +28,7 @@ class NameRules:
     """`text`: the rules. Raises ValueError."""
 
     def __init__(self, text: str) -> None:
-        self._rules: list[tuple[re.Pattern[str], str, Callable[[str], str]] | None] = []
+        self._rules: list[tuple[Any, str, Callable[[str], str]] | None] = []
         at = 0
         while at < len(text) or not self._rules:
             found = _RULE.match(text, at)
@@ -45,10 +51,10 @@ class NameRules:
         return None
 
 
-def _compiled(pattern: str, replacement: str) -> re.Pattern[str]:
+def _compiled(pattern: str, replacement: str) -> Any:
     try:
-        found = re.compile(pattern)
-    except re.error as error:
+        found = compiled(pattern)
+    except ValueError as error:
         raise ValueError(f"'{pattern:.80}' is no pattern: {error}") from None
     if any(int(number) > found.groups for number in _GROUP.findall(replacement)):
         raise ValueError(f"'{replacement:.80}' names a group that '{pattern:.80}' does not have")
