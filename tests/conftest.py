@@ -16,6 +16,7 @@ import anyio
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import rewritten
 from tests.admin_clients import AdminClients
 from tests.process import Launcher, launcher
 
@@ -127,6 +128,11 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(optionalhook=True)  # not everybody who runs the tests has pytest-xdist
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    rewritten.rewrite(config, rewritten.files(config))
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     if config.getoption("dist") != "loadfile":
         return None
