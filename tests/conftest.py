@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import functools
 import gc
 import inspect
@@ -10,6 +12,7 @@ import resource
 import signal
 import tempfile
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -59,6 +62,23 @@ def _not_synced(fd: Any) -> None:
 
 
 os.fsync = os.fdatasync = _not_synced
+
+
+# Each client of httpx reads the certificates of all public authorities: 30 ms of CPU time. Tests make many clients, and
+# ask no server that has such a certificate. So one authority is enough.
+@functools.cache
+def _one_authority(bundle: str) -> str:
+    end = "-----END CERTIFICATE-----\n"
+    with tempfile.NamedTemporaryFile("w", suffix=".pem", delete=False) as file:
+        file.write(Path(bundle).read_text().partition(end)[0] + end)
+    atexit.register(os.unlink, file.name)
+    return file.name
+
+
+with contextlib.suppress(ImportError):  # not everybody who runs the tests has httpx, which needs certifi
+    import certifi
+
+    certifi.where = functools.partial(_one_authority, certifi.where())
 
 
 class Teller:
