@@ -57,19 +57,26 @@ def json_lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in whole.splitlines()]
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-    """Returns once the condition holds. Raises AssertionError after `seconds`. It looks for a tenth of the time only,
-    since a look takes processor time from brokers and other tests. If the condition meets a missing file, it does not
-    hold yet."""
-    end = time.monotonic() + seconds
+def looks(what: str, seconds: float = PATIENCE) -> Iterator[None]:
+    """`for _ in looks("it is there"):` gives a turn for each look, with pauses between, until the loop is left. Raises
+    AssertionError after `seconds`. A look takes processor time from brokers and other tests. So the looks take a tenth
+    of the time only, and the longer it has waited, the longer it pauses: it learns what it waits for a tenth later."""
+    began = time.monotonic()
     while True:
-        began = time.monotonic()
+        looked = time.monotonic()
+        yield
+        now = time.monotonic()
+        assert now < began + seconds, f"still not so after {seconds:.0f} s: {what}"
+        time.sleep(min(max(0.005, 9 * (now - looked), (now - began) / 10), 0.25))
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
+    """Returns once the condition holds. Raises AssertionError after `seconds`. If the condition meets a missing file,
+    it does not hold yet."""
+    for _ in looks(what, seconds):
         with suppress(FileNotFoundError):  # it may be renamed at this moment
             if condition():
                 return
-        now = time.monotonic()
-        assert now < end, f"still not so after {seconds:.0f} s: {what}"
-        time.sleep(min(max(0.005, 9 * (now - began)), 0.25))
 
 
 @cache

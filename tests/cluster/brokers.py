@@ -6,11 +6,10 @@ import contextlib
 import json
 import os
 import signal
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -21,8 +20,10 @@ from krappy.core.cluster.coordinators import partition_of
 from krappy.wire.kafka import ApiKey
 from tests.cluster.zookeeper import ZooKeeperServer, zookeepers
 from tests.kafka.raw import Closed, Raw
-from tests.process import LIFETIME, PATIENCE, BrokerProcess, Launch, forked, free_ports, wait_until
+from tests.process import LIFETIME, PATIENCE, BrokerProcess, Launch, forked, free_ports, looks, wait_until
 from tests.zygote import INTERNAL_PARTITIONS
+
+T = TypeVar("T")
 
 
 class SharedProcesses(NamedTuple):
@@ -81,6 +82,7 @@ class ClusterProcesses:
         self.zookeeper = zookeeper
         self._admin: AdminClient | None = None
         self._paused: set[int] = set()
+        self._kept: dict[int, list[Raw]] = {id: [] for id in range(1, count + 1)}
         ports = free_ports(3 * count)
         settings = {"transaction_state_log_num_partitions": INTERNAL_PARTITIONS, **settings}
         chroot = f"127.0.0.1:{zookeeper.port}/{folder.name}"
@@ -114,8 +116,7 @@ class ClusterProcesses:
         """A new client. Waits first until each running broker knows a running controller, because librdkafka waits long
         for a controller that was killed."""
         for id in self.running:
-            with self.asked(id) as raw:
-                wait_until(partial(self._has_controller, raw), f"broker {id} knows a controller")
+            wait_until(partial(self.look, id, self._has_controller), f"broker {id} knows a controller")
         servers = [self.brokers[id].settings["listen_kafka"] for id in self.running]
         self._admin = AdminClient({"bootstrap.servers": ",".join(servers)})  # type: ignore[arg-type]
         return self._admin  # kept, because its requests end when it is freed
@@ -155,8 +156,7 @@ class ClusterProcesses:
     def until_known(self) -> None:
         """Waits until each running broker knows which brokers run."""
         for id in self.running:
-            with self.asked(id) as raw:
-                wait_until(partial(self._knows_who_runs, raw), f"broker {id} knows who runs")
+            wait_until(partial(self.look, id, self._knows_who_runs), f"broker {id} knows who runs")
 
     def _knows_who_runs(self, raw: Raw) -> bool:
         return len(raw.ask(ApiKey.METADATA, {"topics": []})["brokers"]) == len(self.running)
@@ -167,6 +167,22 @@ class ClusterProcesses:
     def asked(self, id: int) -> Raw:
         """A new connection to a broker."""
         return Raw(str(self.brokers[id].settings["listen_kafka"]))
+
+    def look(self, id: int, ask: Callable[[Raw], T]) -> T:
+        """What `ask` returns. It gets a connection to the broker that is kept for the next look, since making one costs
+        twice as much CPU time as a look. It is called again if a kept connection has ended meanwhile."""
+        while self._kept[id]:
+            with contextlib.suppress(OSError, Closed, IndexError):  # another thread may have taken the last one
+                return self._looked(id, self._kept[id].pop(), ask)
+        return self._looked(id, self.asked(id), ask)
+
+    def _looked(self, id: int, raw: Raw, ask: Callable[[Raw], T]) -> T:
+        with contextlib.ExitStack() as failed:
+            failed.enter_context(raw)
+            told = ask(raw)
+            failed.pop_all()
+        self._kept[id].append(raw)
+        return told
 
     def events(self, id: int, name: str) -> list[dict[str, Any]]:
         return self.brokers[id].events(name)
@@ -179,30 +195,23 @@ class ClusterProcesses:
     def topic(self, name: str) -> KnownTopic | None:
         """The topic as all running brokers know it now. None: it does not exist. Waits until the brokers agree, because
         one may hear of a change later than another."""
-        end = time.monotonic() + PATIENCE
-        while True:
-            found: list[KnownTopic | None] = []
+        for _ in looks(f"brokers agree about {name}"):
             with contextlib.suppress(OSError, Closed):  # a broker may be killed just now
-                for id in self.running:
-                    with self.asked(id) as raw:
-                        found.append(_known(raw, name))
+                found = [self.look(id, partial(_known, name=name)) for id in self.running]
                 if all(each == found[0] for each in found):
                     return found[0]
-            assert time.monotonic() < end, f"brokers do not agree about {name}: {found}"
-            time.sleep(0.01)
+        raise AssertionError
 
     def partitions(self, topic: str) -> dict[int, KnownPartition]:
         """A topic's partitions, as all running brokers know them now. Waits until the topic exists."""
-        end = time.monotonic() + PATIENCE
-        while (found := self.topic(topic)) is None:
-            assert time.monotonic() < end, f"no broker knows {topic}"
-            time.sleep(0.01)
-        return found.partitions
+        for _ in looks(f"all brokers know {topic}"):
+            if (found := self.topic(topic)) is not None:
+                return found.partitions
+        raise AssertionError
 
     def partitions_at(self, id: int, topic: str) -> dict[int, KnownPartition]:
         """A topic's partitions, as one broker knows them now. Other brokers may know newer states."""
-        with self.asked(id) as raw:
-            found = _known(raw, topic)
+        found = self.look(id, partial(_known, name=topic))
         return {} if found is None else found.partitions
 
     def states(self, topic: str) -> list[dict[str, Any]]:
@@ -221,13 +230,11 @@ class ClusterProcesses:
         [asked] = self.admin.describe_consumer_groups([group], request_timeout=30).values()
         with contextlib.suppress(KafkaException):  # the group need not exist; the request makes the coordinators' topic
             asked.result(60)
-        end = time.monotonic() + PATIENCE
-        while True:
+        for _ in looks(f"somebody coordinates the group {group}"):
             found = self.partitions(OFFSETS)
             if (leader := int(found[partition_of(group, len(found))].leader)) in self.brokers:
                 return leader
-            assert time.monotonic() < end, f"nobody coordinates the group {group}"
-            time.sleep(0.05)
+        raise AssertionError
 
     def until_in_sync(self, topic: str) -> None:
         wait_until(
@@ -255,6 +262,9 @@ class ClusterProcesses:
     def kill(self) -> None:
         for each in self.brokers.values():
             each.kill()
+        for kept in self._kept.values():
+            while kept:
+                kept.pop().close()
 
 
 @contextlib.contextmanager

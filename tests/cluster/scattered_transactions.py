@@ -3,6 +3,7 @@ serves it."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from krappy.wire.kafka import ApiKey, Code
 from tests.cluster.brokers import ClusterProcesses
 from tests.kafka.raw import Raw
 from tests.kafka.transactional import Transactional
-from tests.process import PATIENCE
+from tests.process import looks
 
 AGAIN = {
     *(Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR),
@@ -27,11 +28,10 @@ ANSWER_S = 12.0  # the time for an answer, longer than a broker waits for other 
 
 def leader_of(cluster: ClusterProcesses, topic: str, index: int) -> int:
     """The id of the partition's leader. Waits until there is one."""
-    end = time.monotonic() + PATIENCE
-    while (leader := int(cluster.partitions(topic)[index].leader)) not in cluster.running:
-        assert time.monotonic() < end, f"nobody leads {topic}-{index}"
-        time.sleep(0.05)
-    return leader
+    for _ in looks(f"somebody leads {topic}-{index}"):
+        if (leader := int(cluster.partitions(topic)[index].leader)) in cluster.running:
+            return leader
+    raise AssertionError
 
 
 def coordinator_of(cluster: ClusterProcesses, name: str) -> int:
@@ -70,19 +70,14 @@ class ScatteredProducer:
     ) -> Code:
         """The code of a broker's answer. It tries again while the code demands that. `connect`: opens a connection to a
         broker, by default `cluster.asked`."""
-        end = time.monotonic() + PATIENCE
-        while True:
-            code = Code.NETWORK_EXCEPTION
-            try:
+        for _ in looks("it is told"):
+            with contextlib.suppress(OSError, EOFError):  # it was killed or stopped, and other brokers do not know yet
                 with (connect or self.cluster.asked)(broker()) as raw:
                     raw.socket.settimeout(ANSWER_S)
                     code = Code(ask(raw))
-            except (OSError, EOFError):  # the broker was killed or stopped, and other brokers do not know that yet
-                pass
-            if code not in AGAIN:
-                return code
-            assert time.monotonic() < end, f"still {code!r}"
-            time.sleep(0.05)
+                if code not in AGAIN:
+                    return code
+        raise AssertionError
 
     def init(self, timeout_ms: int = 60_000) -> ScatteredProducer:
         told: dict[str, Any] = {}
