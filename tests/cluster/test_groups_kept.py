@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,27 +27,32 @@ from krappy.core.kafka.faults import Fault
 from krappy.errors import CoordinatorNotAvailable, NotCoordinator, RequestTimeout, UnknownGroup
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code
-from tests.cluster.brokers import ClusterProcesses, KnownTopic, brokers
+from tests.cluster.brokers import ClusterProcesses, KnownTopic, SharedProcesses, brokers
 from tests.cluster.consumers import commit as commit_as_member
 from tests.cluster.test_cluster import make_topic
-from tests.cluster.zookeeper import Missing, zookeepers
+from tests.cluster.zookeeper import ZooKeeperServer
 from tests.kafka.raw import Raw
 from tests.kafka.test_groups_protocol import join
 from tests.long import some
 from tests.peer import Peer
-from tests.process import PATIENCE, BrokerProcess, free_ports, wait_until
+from tests.process import PATIENCE, BrokerProcess, free_ports, looks, wait_until
+
+Start = Callable[..., AbstractContextManager[ClusterProcesses]]  # it takes settings of the brokers
 
 AWAY = (Fault.COORDINATOR_NOT_AVAILABLE, Fault.NOT_COORDINATOR)
 
 
-@contextmanager
-def cluster_of(folder: Path, **settings: Any) -> Iterator[ClusterProcesses]:
-    try:
-        with brokers(folder, **settings) as made:
+@pytest.fixture
+def start(tmp_path: Path, shared_processes: SharedProcesses) -> Start:
+    """Starts a cluster that has these settings and a topic."""
+
+    @contextmanager
+    def started(**settings: Any) -> Iterator[ClusterProcesses]:
+        with brokers(tmp_path, shared=shared_processes, **settings) as made:
             make_topic(made, "t")
             yield made
-    except Missing as reason:
-        pytest.skip(str(reason))
+
+    return started
 
 
 def kafka_of(cluster: ClusterProcesses, id: int) -> str:
@@ -75,19 +80,17 @@ def delete(raw: Raw, group: str) -> int:
 
 def until_answered(cluster: ClusterProcesses, ids: list[int], ask: Callable[[Raw], Any]) -> Any:
     """Asks these brokers until `ask` returns something other than None; returns that."""
-    end = time.monotonic() + PATIENCE
-    while True:
+    for _ in looks("a broker answers"):
         for id in ids:
             with Raw(kafka_of(cluster, id)) as raw:
                 if (told := ask(raw)) is not None:
                     return told
-        assert time.monotonic() < end, "no broker answers"
-        time.sleep(0.05)
+    raise AssertionError
 
 
-def test_a_refused_commit_does_not_bring_a_deleted_group_back(tmp_path: Path) -> None:
+def test_a_refused_commit_does_not_bring_a_deleted_group_back(start: Start) -> None:
     """The refused commit is in the log when the coordinator loads its groups again, and is committed later."""
-    with cluster_of(tmp_path, min_insync_replicas=2) as cluster:
+    with start(min_insync_replicas=2) as cluster:
         at = cluster.coordinator("g")
         cluster.until_in_sync(OFFSETS)
         others = [id for id in cluster.brokers if id != at]
@@ -111,12 +114,10 @@ def test_a_refused_commit_does_not_bring_a_deleted_group_back(tmp_path: Path) ->
         assert until_answered(cluster, others, lambda raw: offsets(raw, "g")) == {}
 
 
-def test_no_list_leaves_out_native_groups_that_are_loaded_anew(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_no_list_leaves_out_native_groups_that_are_loaded_anew(start: Start, capfd: pytest.CaptureFixture[str]) -> None:
     """This is so for the list of the native protocol, at this broker or by a client, and for that of Kafka's tools."""
     with (
-        cluster_of(tmp_path, min_insync_replicas=2) as cluster,
+        start(min_insync_replicas=2) as cluster,
         blocking.connect(cluster.native, timeout=PATIENCE) as client,
     ):
         at = cluster.partitions("t")[0].leader
@@ -175,10 +176,10 @@ def listed_at(raw: Raw) -> tuple[int, set[str]]:
     return told["error_code"], {each["group_id"] for each in told["groups"]}
 
 
-def test_groups_that_nobody_coordinates_keep_no_broker_from_listing_its_own(tmp_path: Path) -> None:
+def test_groups_that_nobody_coordinates_keep_no_broker_from_listing_its_own(start: Start) -> None:
     """This is as in Kafka. A broker says that it loads groups from the moment when it knows that it will coordinate
     them."""
-    with cluster_of(tmp_path, default_replication_factor=1) as cluster:
+    with start(default_replication_factor=1) as cluster:
         names = [f"g{number}" for number in range(12)]
         at = {name: cluster.coordinator(name) for name in names}
         assert set(at.values()) == set(cluster.brokers)
@@ -215,11 +216,11 @@ def consumer_groups(cluster: ClusterProcesses) -> tuple[set[str], list[Any]]:
     return {each.group_id for each in told.valid}, list(told.errors)
 
 
-def test_a_group_whose_coordinator_has_died_is_not_said_to_be_unknown(tmp_path: Path) -> None:
+def test_a_group_whose_coordinator_has_died_is_not_said_to_be_unknown(start: Start) -> None:
     """It is a Kafka group. The coordinator of native groups of this name knows that there is no native one. The
     coordinator of Kafka's is dead, or still loads its groups."""
     with (
-        cluster_of(tmp_path) as cluster,
+        start() as cluster,
         blocking.connect(cluster.native, timeout=PATIENCE) as client,
     ):
         client.commit("any", {types.TopicPartition("t", 0): 0})  # makes the topic for groups
@@ -242,9 +243,9 @@ def test_a_group_whose_coordinator_has_died_is_not_said_to_be_unknown(tmp_path: 
                 other.group("nobody")
 
 
-def test_a_coordinator_starts_again_at_once(tmp_path: Path) -> None:
+def test_a_coordinator_starts_again_at_once(start: Start) -> None:
     """The coordinator is dead for such a short time that it is still the leader of its internal partitions."""
-    with cluster_of(tmp_path) as cluster, blocking.connect(cluster.native, timeout=PATIENCE) as client:
+    with start() as cluster, blocking.connect(cluster.native, timeout=PATIENCE) as client:
         producer = Producer({"bootstrap.servers": cluster.kafka, "transactional.id": "x"})
         producer.init_transactions(PATIENCE)
         client.commit("n", {types.TopicPartition("t", 0): 0})
@@ -259,8 +260,8 @@ def test_a_coordinator_starts_again_at_once(tmp_path: Path) -> None:
         producer.abort_transaction(PATIENCE)
 
 
-def test_a_coordinator_that_was_stopped_describes_no_group_that_is_deleted(tmp_path: Path) -> None:
-    with cluster_of(tmp_path) as cluster:
+def test_a_coordinator_that_was_stopped_describes_no_group_that_is_deleted(start: Start) -> None:
+    with start() as cluster:
         at = cluster.coordinator("g")
         cluster.until_in_sync(OFFSETS)
         with Raw(kafka_of(cluster, at)) as raw:
@@ -277,9 +278,9 @@ def test_a_coordinator_that_was_stopped_describes_no_group_that_is_deleted(tmp_p
             assert told["error_code"] in AWAY, told
 
 
-def test_an_assignment_is_told_to_nobody_before_it_is_committed(tmp_path: Path) -> None:
+def test_an_assignment_is_told_to_nobody_before_it_is_committed(start: Start) -> None:
     """It is not even told to a member that asks again, because another coordinator may know nothing of it."""
-    with cluster_of(tmp_path, group_initial_rebalance_delay_ms=0) as cluster:
+    with start(group_initial_rebalance_delay_ms=0) as cluster:
         at = cluster.coordinator("g")
         cluster.until_in_sync(OFFSETS)
         others = [each.pid for id, each in cluster.brokers.items() if id != at]
@@ -302,15 +303,17 @@ def test_an_assignment_is_told_to_nobody_before_it_is_committed(tmp_path: Path) 
                 assert each.receive()["assignment"] == b"all"
 
 
-def test_groups_work_where_topics_have_no_views_by_default(tmp_path: Path) -> None:
-    with cluster_of(tmp_path, view_enable=False) as cluster:
+def test_groups_work_where_topics_have_no_views_by_default(start: Start) -> None:
+    with start(view_enable=False) as cluster:
         one = Consumer({"bootstrap.servers": cluster.kafka, "group.id": "g"})
         commit_as_member(one, [TopicPartition("t", 0, 7)])
         assert one.committed([TopicPartition("t", 0)], 60)[0].offset == 7
         one.close()
 
 
-def test_a_big_group_of_a_folder_that_was_alone_moves_into_the_topic(tmp_path: Path) -> None:
+def test_a_big_group_of_a_folder_that_was_alone_moves_into_the_topic(
+    tmp_path: Path, shared_zookeeper: ZooKeeperServer
+) -> None:
     """The group needs more than one batch. The topic gets the settings of a cluster."""
     count = 1100
     [port] = free_ports(1)
@@ -325,25 +328,19 @@ def test_a_big_group_of_a_folder_that_was_alone_moves_into_the_topic(tmp_path: P
             at = [TopicPartition("t", index, index + 1, "😀" * 4000) for index in some]
             commit_as_member(one, at)
         alone.stop()
-    try:
-        with zookeepers(tmp_path / "zookeeper") as [zookeeper]:
-            chroot = f"127.0.0.1:{zookeeper.port}/joined"
-            with BrokerProcess(
-                tmp_path / "broker", listen_kafka=kafka, broker_id=1, zookeeper_connect=chroot
-            ) as broker:
-                wait_until(lambda: len(broker.events("role_taken")) >= count, "the broker leads its topics")
-                with Raw(kafka) as raw:
-                    wait_until(lambda: offsets(raw, "g") is not None, "the group is loaded")
-                    assert offsets(raw, "g") == {index: index + 1 for index in range(count)}
-                resource = ConfigResource(ConfigResource.Type.TOPIC, OFFSETS)
-                again = AdminClient({"bootstrap.servers": kafka})
-                [described] = again.describe_configs([resource]).values()
-                found = described.result(60)
-                wanted = settings_in_cluster(OFFSETS)
-                assert {name: found[name].value for name in wanted} == wanted
-                assert not broker.events("coordinator_not_loaded")
-    except Missing as reason:
-        pytest.skip(str(reason))
+    chroot = f"127.0.0.1:{shared_zookeeper.port}/{tmp_path.name}"
+    with BrokerProcess(tmp_path / "broker", listen_kafka=kafka, broker_id=1, zookeeper_connect=chroot) as broker:
+        wait_until(lambda: len(broker.events("role_taken")) >= count, "the broker leads its topics")
+        with Raw(kafka) as raw:
+            wait_until(lambda: offsets(raw, "g") is not None, "the group is loaded")
+            assert offsets(raw, "g") == {index: index + 1 for index in range(count)}
+        resource = ConfigResource(ConfigResource.Type.TOPIC, OFFSETS)
+        again = AdminClient({"bootstrap.servers": kafka})
+        [described] = again.describe_configs([resource]).values()
+        found = described.result(60)
+        wanted = settings_in_cluster(OFFSETS)
+        assert {name: found[name].value for name in wanted} == wanted
+        assert not broker.events("coordinator_not_loaded")
     one.close()
 
 
@@ -373,10 +370,10 @@ def until_known_anew(cluster: ClusterProcesses, before: KnownTopic | None, anew:
 
 
 @pytest.mark.parametrize("anew", some([True, False], 2))
-def test_positions_in_a_topic_that_is_deleted_while_nobody_coordinates_their_group(tmp_path: Path, anew: bool) -> None:
+def test_positions_in_a_topic_that_is_deleted_while_nobody_coordinates_their_group(start: Start, anew: bool) -> None:
     """The next coordinator tells no position in the topic, although the topic's files are removed by then. `anew`:
     there is another topic of this name."""
-    with cluster_of(tmp_path) as cluster:
+    with start() as cluster:
         at = cluster.coordinator("g")
         cluster.until_in_sync(OFFSETS)
         others = [id for id in cluster.brokers if id != at]
