@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -298,6 +299,7 @@ def test_a_watch_ends_when_nobody_logs_in_again(tmp_path: Path) -> None:
         def ping() -> None:
             while True:
                 raw.call(m.Ping())
+                time.sleep(0.05)
 
         with pytest.raises((EOFError, ConnectionError)):
             ping()

@@ -422,6 +422,7 @@ def test_a_session_ends_unless_its_user_logs_in_again(tmp_path: Path, monkeypatc
                 lazy.ask(ApiKey.METADATA, {"topics": None})
             except (Closed, ConnectionError):
                 ended = True
+            time.sleep(0.05)
         assert not log_in(raw)["error_code"]
         assert client._link.generation == generation
         assert log_in(other, "bob", "b")["error_code"] == Code.SASL_AUTHENTICATION_FAILED

@@ -165,6 +165,7 @@ def test_kafka_python(broker: RunningBroker, provider: IdentityProvider) -> None
     offsets = []
     while time.monotonic() < end:
         offsets.append(producer.send("kp", b"x").get(30).offset)
+        time.sleep(0.01)
     producer.close()
     assert offsets == list(range(len(offsets)))
     with pytest.raises(python.errors.KafkaError):
@@ -197,6 +198,7 @@ def test_aiokafka(broker: RunningBroker, provider: IdentityProvider) -> None:
         offsets = []
         while time.monotonic() < end:
             offsets.append((await producer.send_and_wait("aio", b"x")).offset)
+            await asyncio.sleep(0.01)
         await producer.stop()
         assert offsets == list(range(len(offsets)))
 

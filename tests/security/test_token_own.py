@@ -165,6 +165,7 @@ def write_on(producer: TopicProducer, stored: list[bytes]) -> None:
         value = b"%d" % len(stored)
         producer.send(value).result()
         stored.append(value)
+        time.sleep(0.01)
 
 
 def test_a_token_that_is_not_to_be_had_for_a_while(

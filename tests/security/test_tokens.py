@@ -624,6 +624,7 @@ def test_a_session_ends_with_its_token(broker: RunningBroker, provider: Identity
                 lazy.ask(ApiKey.METADATA, {"topics": None})
             except (Closed, ConnectionError):
                 ended = True
+            time.sleep(0.05)
         assert not log_in(diligent, provider.token())["error_code"]
         assert log_in(diligent, provider.token("bob"))["error_code"] == Code.SASL_AUTHENTICATION_FAILED
 
