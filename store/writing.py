@@ -299,8 +299,8 @@ class WritableLog(ReadableLog):
                 end, unsynced, self._unsynced = self.end_offset, self._unsynced, Unsynced()
             try:
                 unsynced.sync(self._disk, self.folder)
-            except OSError as error:
-                if error.errno in NOT_OPENED:
+            except Exception as error:
+                if isinstance(error, OSError) and error.errno in NOT_OPENED:
                     with self._lock:
                         self._unsynced.join(unsynced)
                     raise StorageError(f"{self.folder}: not synced yet: {error}") from error

@@ -139,6 +139,27 @@ def test_a_failed_sync_ends_appends_for_good() -> None:
     assert opened(FOLDER, disk=disk).end_offset == 15
 
 
+def test_whatever_a_sync_raises_ends_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the next sync would take for stored what this one has left."""
+
+    def fail(file: File) -> None:
+        raise MemoryError
+
+    log = filled(tmp_path / "t-0", 5)
+    log.sync()
+    log.append([made(b"x")], 0, 1)
+    with monkeypatch.context() as failing:
+        failing.setattr(File, "fdatasync", fail)
+        with pytest.raises(StorageError, match="sync failed"):
+            log.sync()
+    with pytest.raises(StorageError, match="sync failed"):
+        log.append([made(b"x")], 0, 1)
+    with pytest.raises(StorageError, match="sync failed"):
+        log.sync()
+    assert log.synced_offset == 15
+    log.close()
+
+
 def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one() -> None:
     disk = FaultyDisk()
     log = filled(FOLDER, 5, disk=disk)
