@@ -50,14 +50,17 @@ class SyncThreads:
 
     def _work(self) -> None:
         while (asked := self._asked.get()) is not None:
-            sync, done = asked
-            error = None
-            try:
-                sync()
-            except Exception as failed:
-                error = failed
-            with suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(self._end, done, error)
+            self._sync(*asked)
+            del asked  # it may be the last that keeps a deleted file open
+
+    def _sync(self, sync: Sync, done: Done) -> None:
+        error = None
+        try:
+            sync()
+        except Exception as failed:
+            error = failed
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._end, done, error)
 
     def _end(self, done: Done, error: Exception | None) -> None:
         self._under_way -= 1

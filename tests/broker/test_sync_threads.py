@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -162,6 +163,27 @@ async def test_closing_waits_for_what_was_asked() -> None:
             syncs.begin(lambda number=number: done.append(number), told)  # type: ignore[misc]
     assert sorted(done) == list(range(100))
     assert len(await told.until(100)) == 100
+
+
+@trio_test
+async def test_a_thread_that_rests_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the room of a deleted file would not be free, and its file system could not be unmounted."""
+
+    class Synced:
+        def fdatasync(self) -> None:
+            pass
+
+    async with threads() as syncs:
+        told, kept = Told(), list[weakref.ref[Synced]]()
+        for count in range(1, 4):
+            file = Synced()
+            kept.append(weakref.ref(file))
+            syncs.begin(file.fdatasync, told)
+            del file
+            await told.until(count)
+        with trio.fail_after(30):
+            while any(each() is not None for each in kept):
+                await trio.sleep(0.001)
 
 
 # --- a log
