@@ -42,6 +42,7 @@ CHECKPOINT_BYTES = 64 << 20  # appended since the last checkpoint: the most that
 HOLES_AHEAD = 1 << 20
 
 # Calls the first function in another thread, and then, in the caller's, the second one with its exception or None.
+# Gives False if it can't.
 BeginSync = Callable[[Callable[[], object], Callable[[Exception | None], None]], bool]
 Batch = tuple[BatchHeader, bytes | memoryview]
 Placed = tuple[BatchHeader, bytes | memoryview, int, int]  # header, bytes, base offset, leader epoch
@@ -315,28 +316,34 @@ class WritableLog(ReadableLog):
                 self._shaping.release()
         return end
 
-    def is_short(self, size: int) -> bool:
+    def is_short(self, size: int, now_ms: int) -> bool:
         """Whether an append of `size` bytes, and then `begin_sync`, would need little more than a system call each: no
-        segment is full, no checkpoint is due, and no sync is under way."""
-        return (
-            not (self._is_due or self._syncing.locked() or self._unsynced.names)
-            and self._active.size + size < self.config.segment_bytes
-        )
+        segment is full or too old, no checkpoint is due, no sync is under way, and nobody changes the log."""
+        if self._is_due or self._syncing.locked() or self._lock.locked() or self._unsynced.names:
+            return False
+        segment, end = self._active, self.end_offset
+        created_ms = segment.created_ms if segment.size else now_ms
+        info = SegmentInfo(segment.base_offset, end, max(1, segment.size), -1, created_ms)
+        return not retention.must_roll(self.config, info, size, end, now_ms)
 
     def begin_sync(self, begin: BeginSync, done: Callable[[int | StorageError], None]) -> bool:
         """As `sync`, but does not block: `begin` makes the system call, and `done` gets the offset or the error. False:
-        nothing was begun, because more has to be done than one fdatasync, another sync is under way, or `begin` could
-        not. Then call `sync`."""
+        nothing was begun, because more has to be done than one fdatasync, because somebody else changes or syncs the
+        log now, or because `begin` can't. Then call `sync`."""
+        if not self._syncing.acquire(blocking=False):
+            return False
         begun = False
-        if self._syncing.acquire(blocking=False):
-            try:
-                with self._lock:
+        try:
+            if self._lock.acquire(blocking=False):
+                try:
                     file = None if self._broken or self._is_due else self._unsynced.only
                     if file is not None and begin(file.fdatasync, partial(self._end_sync, self.end_offset, done)):
                         self._unsynced, begun = Unsynced(), True
-            finally:
-                if not begun:
-                    self._syncing.release()
+                finally:
+                    self._lock.release()
+        finally:
+            if not begun:
+                self._syncing.release()
         return begun
 
     def _end_sync(self, end: int, done: Callable[[int | StorageError], None], error: Exception | None) -> None:

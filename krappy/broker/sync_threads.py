@@ -8,13 +8,15 @@ moment: to begin a sync, and to tell of its end.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
+from time import perf_counter
 
 import trio
 
 MOST = 8  # threads
+LONG = 0.02  # seconds; while a sync takes longer, whoever writes to the same disk may have to wait for its end
 
 Sync = Callable[[], object]
 Done = Callable[[Exception | None], None]
@@ -31,22 +33,41 @@ class SyncThreads:
         self._asked: SimpleQueue[tuple[Sync, Done] | None] = SimpleQueue()
         self._under_way = 0
         self._threads: list[threading.Thread] = []
+        self._began: dict[int, float] = {}  # by thread: when the sync began that is under way in it
+        self._took = 0.0  # seconds; the sync that ended last
 
     def begin(self, sync: Sync, done: Done) -> bool:
         """Calls `sync` in a thread, and then `done` on the event loop, with its exception or None. False: nothing was
         begun, because the system has no thread for it."""
         if self._under_way >= len(self._threads) < MOST:
-            thread = threading.Thread(target=self._work, name="krappy sync", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:  # the system's limit of threads
-                if not self._threads:
-                    return False
-            else:
-                self._threads.append(thread)
+            self._start_thread()
+        if not self._threads:
+            return False
         self._under_way += 1
         self._asked.put((sync, done))
         return True
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(target=self._work, name="krappy sync", daemon=True)
+        with suppress(RuntimeError):  # the system's limit of threads
+            thread.start()
+            self._threads.append(thread)
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Around a sync, in the thread that makes it; also in other threads than these."""
+        thread = threading.get_ident()
+        self._began[thread] = perf_counter()
+        try:
+            yield
+        finally:
+            self._took = perf_counter() - self._began.pop(thread)
+
+    @property
+    def are_long(self) -> bool:
+        """Whether the sync that ended last, or one that is under way, takes longer than `LONG`."""
+        began = self._began.copy()  # other threads change it
+        return self._took > LONG or (bool(began) and perf_counter() - min(began.values()) > LONG)
 
     def _work(self) -> None:
         while (asked := self._asked.get()) is not None:
@@ -54,9 +75,10 @@ class SyncThreads:
             del asked  # it may be the last that keeps a deleted file open
 
     def _sync(self, sync: Sync, done: Done) -> None:
-        error = None
+        error: Exception | None = None
         try:
-            sync()
+            with self.timed():
+                sync()
         except Exception as failed:
             error = failed
         with suppress(trio.RunFinishedError):

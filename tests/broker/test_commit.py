@@ -15,7 +15,9 @@ import pytest
 import trio
 from trio.testing import trio_test, wait_all_tasks_blocked
 
+from krappy.broker import sync_threads
 from krappy.broker.partition import commit
+from krappy.broker.partition.commit import TOGETHER
 from krappy.broker.partition.partition import Partition
 from krappy.broker.sync_threads import Done, Sync, SyncThreads
 from krappy.core.refused_batches import RefusedByPartitions
@@ -215,6 +217,8 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
     found = Threads()
     monkeypatch.setattr(SyncThreads, "begin", lambda *given: found.begin(*given))
     monkeypatch.setattr(commit, "QUICK", 60.0)  # on a busy machine each sync takes long
+    monkeypatch.setattr(commit, "LONG", 60.0)
+    monkeypatch.setattr(sync_threads, "LONG", 60.0)
     return found
 
 
@@ -298,16 +302,112 @@ async def test_a_slow_disk_is_written_in_threads(
     """There, a write may have to wait for the sync of another file."""
     async with with_one_event(tmp_path) as partition:
         partition.commit._took = 61.0
-        loop, wrote, append = threading.get_ident(), list[int](), partition.log.append
-
-        def note(*given: Any) -> int:
-            wrote.append(threading.get_ident())
-            return append(*given)
-
-        monkeypatch.setattr(partition.log, "append", note)
+        loop, wrote = threading.get_ident(), written_in(partition, monkeypatch)
         for _ in range(2):  # the first one's sync is quick
             await publish_and_end(partition, threads)
         assert [each == loop for each in wrote] == [False, True]
+
+
+def written_in(partition: Partition, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Gets the thread of each append."""
+    wrote, append = list[int](), partition.log.append
+
+    def note(*given: Any) -> int:
+        wrote.append(threading.get_ident())
+        return append(*given)
+
+    monkeypatch.setattr(partition.log, "append", note)
+    return wrote
+
+
+@trio_test
+async def test_a_disk_that_becomes_slow_for_one_partition_is_slow_for_all(
+    tmp_path: Path, threads: Threads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with with_one_event(tmp_path) as partition:
+        assert partition.syncs is not None
+        loop, wrote = threading.get_ident(), written_in(partition, monkeypatch)
+        await publish_and_end(partition, threads)
+        partition.syncs._began[0] = -math.inf  # another partition's sync is under way, for long
+        await publish_and_end(partition, threads)
+        await until(lambda: partition.log.is_synced)
+        large = partition.publish(sent(b"x" * 2 * TOGETHER))
+        with trio.fail_after(30):
+            await large.wait()  # the end of a short sync writes on the event loop, too
+        assert not threads.under_way
+        del partition.syncs._began[0]
+        partition.syncs._took = 61.0  # and has ended
+        await publish_and_end(partition, threads)  # with a quick sync
+        await publish_and_end(partition, threads)
+        assert [each == loop for each in wrote] == [True, False, False, False, True]
+
+
+@trio_test
+async def test_the_event_loop_does_not_wait_for_who_changes_the_log(
+    tmp_path: Path, threads: Threads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint, say, writes the indexes meanwhile."""
+    async with with_one_event(tmp_path) as partition:
+        begun, go_on = threading.Event(), threading.Event()
+
+        def change() -> None:
+            with partition.log._lock:
+                begun.set()
+                assert go_on.wait(10), "the event loop was held up"
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, change)
+            await trio.to_thread.run_sync(begun.wait)
+            later = partition.publish(sent(b"some"))
+            await wait_all_tasks_blocked()
+            go_on.set()
+        await later.wait()
+        await publish_and_end(partition, threads)  # a sync that begins is held up neither
+        later = partition.publish(sent(b"some"))
+        await until(lambda: bool(threads.under_way))
+        begun.clear()
+        go_on.clear()
+        partition.publish(sent(b"x" * 200_000))
+        await until(lambda: partition.log.end_offset == 5)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, change)
+            await trio.to_thread.run_sync(begun.wait)
+            threads.end()
+            assert (await later.wait()).offset == 3
+            go_on.set()
+        await until(lambda: partition.high_watermark == 5)
+
+
+@trio_test
+async def test_where_a_small_batch_is_written_is_decided_when_nobody_else_writes(
+    tmp_path: Path, threads: Threads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with with_one_event(tmp_path) as partition:
+        loop, wrote = threading.get_ident(), written_in(partition, monkeypatch)
+        async with partition.writing:
+            later = partition.publish(sent(b"some"))
+            await wait_all_tasks_blocked()
+            await trio.to_thread.run_sync(partition.log.roll)  # so more has to be synced than one file
+        await later.wait()
+        assert [each == loop for each in wrote] == [False]
+        assert not threads.under_way
+
+
+@trio_test
+async def test_without_threads_for_short_syncs_publishes_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "QUICK", 60.0)
+    monkeypatch.setattr(commit, "LONG", 60.0)
+    monkeypatch.setattr(sync_threads, "LONG", 60.0)
+    async with with_one_event(tmp_path) as partition:
+
+        def refuse(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        for number in range(1, 4):
+            with trio.fail_after(30):
+                assert (await partition.publish(sent(b"some")).wait()).offset == number
+        assert partition.log.synced_offset == 4
 
 
 async def publish_and_end(partition: Partition, threads: Threads) -> None:

@@ -14,13 +14,14 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy.broker.sync_threads import MOST, SyncThreads
+from krappy.broker.sync_threads import LONG, MOST, SyncThreads
 from krappy.errors import StorageError
 from krappy.store.disk import File
 from krappy.store.log import Log
 from tests.store.logs import SMALL, made, opened
 
 ROOMY = replace(SMALL, segment_bytes=1 << 20)
+NOW, HOUR = 1_000, 3_600_000  # ms
 
 
 class Told:
@@ -186,7 +187,52 @@ async def test_a_thread_that_rests_keeps_nothing(monkeypatch: pytest.MonkeyPatch
                 await trio.sleep(0.001)
 
 
+@trio_test
+async def test_a_sync_that_takes_long_is_seen() -> None:
+    go_on = threading.Event()
+    async with threads() as syncs:
+        told = Told()
+        assert not syncs.are_long
+        syncs.begin(lambda: go_on.wait(30), told)
+        syncs.begin(lambda: None, told)
+        await told.until(1)
+        await trio.sleep(2 * LONG)
+        assert syncs.are_long, "one is under way"
+        go_on.set()
+        await told.until(2)
+        assert syncs.are_long, "it ended last"
+        with trio.fail_after(30):
+            while syncs.are_long:  # on a busy machine each may take long
+                syncs.begin(lambda: None, told)
+                await told.until(len(told.results) + 1)
+
+
 # --- a log
+
+
+@trio_test
+async def test_a_log_whose_short_sync_could_not_begin_is_synced_otherwise(tmp_path: Path) -> None:
+    log = opened(tmp_path / "t-0", ROOMY)
+    append(log, 1)
+    log.sync()
+    append(log, 1)
+    assert not log.begin_sync(lambda sync, done: False, lambda result: None)
+    assert (log.synced_offset, log.is_synced) == (1, False)
+    assert log.sync() == 2
+    log.close()
+
+
+@trio_test
+async def test_an_append_that_needs_a_new_segment_is_not_short(tmp_path: Path) -> None:
+    log = opened(tmp_path / "t-0", replace(ROOMY, segment_ms=HOUR))
+    append(log, 1)
+    log.sync()
+    created = log.segments[0].created_ms
+    assert created is not None
+    assert log.is_short(100, created + HOUR - 1)
+    assert not log.is_short(100, created + HOUR)
+    assert not log.is_short(ROOMY.segment_bytes, created)
+    log.close()
 
 
 @trio_test
@@ -198,9 +244,9 @@ async def test_a_log_has_short_syncs_once_its_checkpoint_is_written(tmp_path: Pa
         log.sync()
         assert not log.begin_sync(syncs.begin, told), "nothing is there to sync"
         append(log, 2)
-        assert log.is_short(100)
+        assert log.is_short(100, NOW)
         assert log.begin_sync(syncs.begin, told)
-        assert not log.is_short(100)
+        assert not log.is_short(100, NOW)
         assert not log.begin_sync(syncs.begin, told), "one is under way"
         assert log.synced_offset == 3
         append(log, 1)  # not covered
@@ -271,7 +317,7 @@ async def test_a_new_segment_needs_a_whole_sync(tmp_path: Path) -> None:
         log, told = opened(tmp_path / "t-0"), Told()
         append(log, 1)
         log.sync()
-        assert not log.is_short(1000)
+        assert not log.is_short(1000, NOW)
         while len(log.segments) == 1:
             append(log, 1)
         assert not log.begin_sync(syncs.begin, told)

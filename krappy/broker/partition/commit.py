@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import partial
 from time import perf_counter
 from typing import NamedTuple
@@ -25,6 +26,7 @@ import trio
 
 from krappy.broker.partition.pending import Pending
 from krappy.broker.partition.replica import Replica
+from krappy.broker.sync_threads import LONG
 from krappy.core.cluster.roles import Role
 from krappy.errors import KrappyError, NotEnoughReplicas, NotLeader, StorageError
 from krappy.ports import StoredAt
@@ -77,8 +79,6 @@ class GroupCommit:
         committed. If that never is, nobody knows whether it was right to refuse them."""
         replica = self._replica
         size = sum(item.header.size for item in accepted)
-        inline = size <= INLINE and (not replica.fsync or self._is_quick(size))
-        together = replica.fsync and not inline and size <= TOGETHER and not self._waiting
         synced = None
         try:
             if replica.writing.locked():
@@ -89,9 +89,10 @@ class GroupCommit:
                 replica.check_leads(epoch)
                 if not all(item.alone for item in accepted):
                     replica.replicas.check_enough(replica)
-                if inline:
+                if size <= INLINE and (not replica.fsync or self._is_quick(size)):
                     self._append(accepted, sync=False)
                 else:
+                    together = replica.fsync and size <= TOGETHER and not self._waiting
                     synced = await trio.to_thread.run_sync(
                         lambda: self._append(accepted, sync=together), limiter=replica.disk_limiter
                     )
@@ -147,9 +148,10 @@ class GroupCommit:
 
     def _sync_log(self) -> tuple[int, float] | StorageError:
         """Syncs. Gives (the offset before which all is durable, seconds it took), or why the sync could not begin."""
-        log, began = self._replica.log, perf_counter()
+        log, syncs, began = self._replica.log, self._replica.syncs, perf_counter()
         try:
-            return log.sync(), perf_counter() - began
+            with nullcontext() if syncs is None else syncs.timed():
+                return log.sync(), perf_counter() - began
         except StorageError as error:
             if log.broken:
                 raise
@@ -158,13 +160,21 @@ class GroupCommit:
     def _is_quick(self, size: int) -> bool:
         """Whether a write of `size` bytes and the begin of its sync hold up the event loop for a moment only."""
         replica = self._replica
-        return replica.syncs is not None and self._took <= QUICK and replica.log.is_short(size)
+        return self._took <= QUICK and self._may_be_short and replica.log.is_short(size, replica.later_ms())
+
+    @property
+    def _may_be_short(self) -> bool:
+        """Whether the disk lets the event loop begin a sync, and do the little that comes at its end. A disk that has
+        become slow is seen in any partition's sync."""
+        syncs = self._replica.syncs
+        return syncs is not None and self._took <= LONG and not syncs.are_long
 
     def _begin_sync(self) -> None:
         """Syncs what was written. No sync is under way."""
         replica, self._syncing = self._replica, True
-        done = partial(self._end_sync, replica.epoch, perf_counter())
-        self._is_short = replica.syncs is not None and replica.log.begin_sync(replica.syncs.begin, done)
+        if replica.syncs is not None and self._may_be_short:
+            done = partial(self._end_sync, replica.epoch, perf_counter())
+            self._is_short = replica.log.begin_sync(replica.syncs.begin, done)
         if not self._is_short:
             replica.spawn(self._sync)
 
