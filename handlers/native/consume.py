@@ -74,6 +74,7 @@ def poll(session: SessionPort, request: messages.Poll) -> messages.Polled | Coro
     reader = session.registration(request.handle)
     if not isinstance(reader, Reader):
         return groups.poll(session, request)
+    looked = False
     if session.ready:
         try:
             parts = _gather(reader, request, min(request.max_bytes, MAX_BYTES, session.read_bytes))
@@ -82,12 +83,14 @@ def poll(session: SessionPort, request: messages.Poll) -> messages.Polled | Coro
         else:
             if parts or not request.max_wait:
                 return messages.Polled(parts)
-    return _poll_later(session, reader, request)
+            looked = True
+    return _poll_later(session, reader, request, looked)
 
 
-async def _poll_later(session: SessionPort, reader: Reader, request: messages.Poll) -> messages.Polled:
+async def _poll_later(session: SessionPort, reader: Reader, request: messages.Poll, looked: bool) -> messages.Polled:
+    """`looked`: nothing was there just now."""
     seconds = bounded_ms(request.max_wait) / 1000
-    parts = await _gather_from_disk(session, reader, request)
+    parts = [] if looked else await _gather_from_disk(session, reader, request)
     if not parts and seconds:
 
         def ready() -> bool:
