@@ -73,6 +73,14 @@ def test_names_of_rfc_2253(subject: list[list[tuple[str, str]]], name: str) -> N
         ("RULE:^CN=a\\/(.*)$/$1/", "CN=a/b", "b"),
         ("RULE:CN=x/y/", "CN=x,O=z", None),  # the whole name has to match
         ("DEFAULT", "x" * (LONGEST + 1), None),
+        # What takes the pattern's place, as Java reads it
+        (r"RULE:^CN=(.*)$/team\/$1/", "CN=x", "team/x"),
+        (r"RULE:^CN=(.*)$/\$1\\$1/", "CN=x", "$1\\x"),
+        ("RULE:^CN=(.*)$/$0/", "CN=x", "CN=x"),
+        ("RULE:^CN=(.*)$/$1$12$01$09/", "CN=x", "xx2xCN=x9"),
+        ("RULE:" + "(.)" * 12 + "/$12$1/", "abcdefghijkl", "la"),
+        ("RULE:^CN=(?<user>.*)$/${user}@pay/", "CN=x", "x@pay"),
+        ("RULE:^CN=(a)?(.*)$/$1$2/", "CN=x", "x"),
     ],
 )
 def test_which_user_a_subject_stands_for(rules: str, subject: str, name: str | None) -> None:
@@ -81,10 +89,13 @@ def test_which_user_a_subject_stands_for(rules: str, subject: str, name: str | N
 
 @pytest.mark.parametrize(
     "rules",
-    ["", "X", "RULE:a/b", "RULE:(/x/", "RULE:a/$1/", "DEFAULT,,", "RULE:a/b/X", "DEFAULT X", "RULE:(?=a)a/b/"][:],
+    [
+        *("", "X", "RULE:a/b", "RULE:(/x/", "RULE:a/$1/", "DEFAULT,,", "RULE:a/b/X", "DEFAULT X", "RULE:(?=a)a/b/"),
+        *("RULE:(a)/$2/", "RULE:(a)/${b}/", "RULE:(a)/$b/", "RULE:(a)/b$/", "RULE:(a)/$\u0661/"),
+    ],
 )
 def test_invalid_rules(rules: str) -> None:
-    with pytest.raises(ValueError, match=r"is not DEFAULT|is no pattern|does not have"):
+    with pytest.raises(ValueError, match=r"is not DEFAULT|is no pattern|does not have|names no group"):
         NameRules(rules)
 
 
