@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 from krappy.core.kafka.name_regex import NameRegex
@@ -23,6 +24,7 @@ from krappy.waiting import Later
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code, code_for
 
 NO_FILTER = -1
+TURN = 0.005  # seconds of one turn, before the next id is looked at: some patterns take 100 ms for a long one
 SEVERAL_SINCE = 4  # the version of AddPartitionsToTxn from which brokers ask, for several transactions (KIP-890)
 BUMPS_SINCE = 5  # the version of EndTxn from which it raises the epoch (KIP-890)
 ADDS_SINCE = 5  # the version of TxnOffsetCommit from which it adds the group to the transaction (KIP-890)
@@ -371,6 +373,7 @@ async def list_transactions(session: KafkaSessionPort, request: Message, version
         named = NameRegex(pattern) if pattern else None
     except KrappyError as error:
         return {"error_code": group_code(error), "unknown_state_filters": [], "transaction_states": []}
+    until = perf_counter() + TURN
     for number, each in enumerate(listed, 1):
         if (
             (not states or each.stage in wanted)
@@ -380,8 +383,9 @@ async def list_transactions(session: KafkaSessionPort, request: Message, version
         ):
             state = str(each.stage)
             found.append({"transactional_id": each.name, "producer_id": each.producer_id, "transaction_state": state})
-        if number % FEW == 0:
+        if number % FEW == 0 or perf_counter() >= until:
             await session.pause()
+            until = perf_counter() + TURN
     unknown = [state for state in dict.fromkeys(states) if state not in known]
     return {"error_code": 0, "unknown_state_filters": unknown, "transaction_states": found}
 

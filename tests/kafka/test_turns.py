@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import cProfile
 import itertools
+import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,9 +13,10 @@ import pytest
 import trio
 
 from krappy.broker.broker import LocalBroker
+from krappy.core.kafka.name_regex import NameRegex
 from krappy.core.transactions import Transaction
 from krappy.errors import KrappyError
-from krappy.handlers.kafka import registry
+from krappy.handlers.kafka import registry, transactions
 from krappy.records import batch
 from krappy.testing.sessions import kafka_session
 from krappy.waiting import Later
@@ -193,6 +195,39 @@ def test_as_many_as_may_be_are_found_and_listed_in_short_turns(tmp_path: Path, m
                 assert turns.longest < 2 * most, f"{key.name}: {turns.longest} calls in one turn"
 
     trio.run(main)
+
+
+def test_transactional_ids_that_match_slowly_take_turns_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pattern of 4096 characters may take 100 ms for an id of 1000."""
+    turns, matches, matched = Turns(), NameRegex.matches, list[int]()
+    before_task_step = turns.before_task_step
+
+    def slow(self: NameRegex, name: str) -> bool:
+        time.sleep(transactions.TURN)
+        matched[-1] += 1
+        return matches(self, name)
+
+    def noted(task: Any) -> None:
+        matched.append(0)
+        before_task_step(task)
+
+    monkeypatch.setattr(NameRegex, "matches", slow)
+    monkeypatch.setattr(turns, "before_task_step", noted)
+
+    async def main() -> None:
+        trio.lowlevel.add_instrument(turns)
+        async with running(tmp_path, auto_create_topics=False) as broker:
+            every = [Transaction(f"x{number}", number, 0, 60_000) for number in range(30)]
+            monkeypatch.setattr(broker.transactions, "list", lambda: every)
+            listed = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1}
+            listed["transactional_id_pattern"] = "x.*"
+            await ask(broker, ApiKey.LIST_TRANSACTIONS, RANGES[ApiKey.LIST_TRANSACTIONS][1], listed, turns)
+
+    trio.run(main)
+    assert sum(matched) == 30
+    assert max(matched) == 1
 
 
 def test_very_many_partitions_are_made_in_short_turns(tmp_path: Path) -> None:
