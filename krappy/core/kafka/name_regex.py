@@ -18,7 +18,7 @@ class NameRegex:
         if len(pattern) > LONGEST:
             raise _invalid(pattern, f"it has more than {LONGEST} characters")
         try:
-            self._regex = compiled(pattern)
+            self._regex = compiled(pattern, groups=False)
         except ValueError as error:
             raise _invalid(pattern, str(error)) from error
 

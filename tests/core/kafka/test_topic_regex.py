@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from contextlib import suppress
 
 import pytest
@@ -80,3 +81,12 @@ def test_nothing_but_a_refusal_comes_of_any_pattern(pattern: str, name: str) -> 
 def test_no_pattern_is_slow() -> None:
     """A backtracking matcher would need 2^40 steps here."""
     assert not NameRegex("(a*)*(a|aa)+" * 5 + "b").matches("a" * 240)
+
+
+def test_what_a_thousand_groups_match_is_not_looked_for() -> None:
+    """That would take half a second for each name."""
+    regex = NameRegex("(a?)" * 1000 + "b")
+    began = time.process_time()
+    assert not any(regex.matches("a" * size) for size in range(230, 250))
+    assert regex.matches("a" * 200 + "b")
+    assert time.process_time() - began < 2
