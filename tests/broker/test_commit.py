@@ -282,6 +282,23 @@ async def test_a_large_batch_is_written_during_a_short_sync(tmp_path: Path, thre
 
 
 @trio_test
+async def test_a_large_batch_takes_the_small_ones_before_it_along(tmp_path: Path, threads: Threads) -> None:
+    """They need not wait for the end of the sync any more."""
+    async with with_one_event(tmp_path) as partition:
+        laters = [partition.publish(sent(b"first"))]
+        await until(lambda: bool(threads.under_way))
+        laters.append(partition.publish(sent(b"small")))
+        await wait_all_tasks_blocked()
+        assert partition.log.end_offset == 2
+        laters.append(partition.publish(sent(b"x" * 200_000)))
+        await until(lambda: partition.log.end_offset == 4)
+        while threads.under_way:
+            threads.end()
+            await wait_all_tasks_blocked()
+        assert [(await each.wait()).offset for each in laters] == [1, 2, 3]
+
+
+@trio_test
 async def test_a_short_sync_that_failed_is_not_tried_again(tmp_path: Path, threads: Threads) -> None:
     async with with_one_event(tmp_path) as partition:
         first = partition.publish(sent(b"first"))

@@ -173,6 +173,8 @@ class Appender:
         if not self._running:
             self._running = True
             self._partition.spawn(self._drain)
+        elif item.size > INLINE:
+            self._partition.landed.fire()  # for `GroupCommit.ready`: it need not wait any more
 
     def close(self, error: Exception | None = None) -> None:
         """Refuses new publishes. Waiting ones are still written; `await idle()` waits for that."""
