@@ -41,6 +41,7 @@ def brokers_known(cluster: ClusterProcesses, asked: int) -> set[int]:
 @pytest.mark.parametrize("another", [False, True])
 def test_it_is_as_if_the_broker_were_dead(cluster: ClusterProcesses, tmp_path: Path, another: bool) -> None:
     """`another`: a similar folder stands in its place; then the broker ends."""
+    wait_until(lambda: controller(cluster, 1) in cluster.brokers, "broker 1 knows who controls")
     victim = controller(cluster, 1)
     other = victim % 3 + 1
     broker = cluster.brokers[victim]
