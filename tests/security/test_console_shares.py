@@ -27,6 +27,7 @@ from krappy.console.app import TOGETHER
 from krappy.console.events import EventPage, EventShown
 from krappy.server import http, places
 from krappy.server.pages import Pages
+from krappy.server.server import Server
 from krappy.testing.running import RunningBroker, run_broker
 from tests.process import wait_until
 from tests.security.test_ends import broker_of, browser
@@ -267,3 +268,20 @@ def test_one_address_with_the_consoles_token_leaves_views_and_bodies_to_others(
         wait_until(lambda: sum(taken) >= 32_000, "most of his share is taken")
         assert greedy.post("/topics/seen/events", json={"value": "x" * 900}).status_code == 503
         assert other.post("/topics/seen/events", json={"value": "x" * 900}).status_code == 201
+
+
+def test_a_probe_waits_for_no_turn_on_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would wait behind all else that comes from its address."""
+    asked, turn = list[str](), Server.turn
+
+    async def noted(server: Server, whose: str) -> None:
+        asked.append(whose)
+        await turn(server, whose)
+
+    monkeypatch.setattr(Server, "turn", noted)
+    with run_broker(tmp_path / "data", listen_http="127.0.0.1:0") as broker:
+        for path in ("/healthz", "/readyz"):
+            assert httpx.get(f"http://{broker.http_address}{path}").status_code == 200
+        assert not asked
+        assert httpx.get(f"http://{broker.http_address}/api/v1/topics").status_code == 200
+        assert asked
