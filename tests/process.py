@@ -109,6 +109,11 @@ def free_ports(count: int) -> list[int]:
     raise OSError("no ports are free")
 
 
+def free_address() -> str:
+    """The HOST:PORT of such a port: of a server that comes back at its address."""
+    return f"127.0.0.1:{free_ports(1)[0]}"
+
+
 @contextmanager
 def child(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
     """`subprocess.Popen`, killed at the end if it still runs. Popen's own `with` would wait for it without a limit."""

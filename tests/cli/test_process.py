@@ -32,7 +32,7 @@ from krappy.cli.spawn import spawn_broker
 from krappy.testing.running import RunningBroker
 from tests.cli.conftest import make_kafka_group
 from tests.clients.proxy import proxy
-from tests.process import child, wait_until
+from tests.process import child, free_address, wait_until
 from tests.process import krappy as run_forked
 from tests.security.authority import Authority
 from tests.served import alone
@@ -333,8 +333,7 @@ def test_settings_come_from_flags_then_environment_then_file(tmp_path: Path) -> 
     "command", [["topic", "list"], ["get", "t", "k"], ["consume", "t"], ["produce", "t"], ["group", "list"]]
 )
 def test_a_broker_that_is_not_there_is_one_line(command: list[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        free = f"127.0.0.1:{probe.getsockname()[1]}"
+    free = free_address()
     result = call(*command, "--address", free)
     assert result.returncode == 1
     assert one_line(result.stderr)
@@ -553,13 +552,12 @@ def test_an_error_does_not_speak_to_the_terminal(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_broker_that_can_not_say_anything_serves(stream: str, tmp_path: Path) -> None:
     """What the broker says may go to a file on a full disk."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        place = taken.getsockname()
-    address = f"127.0.0.1:{place[1]}"
+    address = free_address()
+    host, _, port = address.rpartition(":")
 
     def listens() -> bool:
         with socket.socket() as trying:
-            return trying.connect_ex(place) == 0
+            return trying.connect_ex((host, int(port))) == 0
 
     command = ["serve", "--data", str(tmp_path / "data"), "--listen-native", address, *FREE[1:]]
     with open("/dev/full", "w") as full, started(*command, **{stream: full}) as process:

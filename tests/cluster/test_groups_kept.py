@@ -35,7 +35,7 @@ from tests.kafka.raw import Raw
 from tests.kafka.test_groups_protocol import join
 from tests.long import some
 from tests.peer import Peer
-from tests.process import PATIENCE, BrokerProcess, free_ports, looks, wait_until
+from tests.process import PATIENCE, BrokerProcess, free_address, looks, wait_until
 
 Start = Callable[..., AbstractContextManager[ClusterProcesses]]  # it takes settings of the brokers
 
@@ -316,8 +316,7 @@ def test_a_big_group_of_a_folder_that_was_alone_moves_into_the_topic(
 ) -> None:
     """The group needs more than one batch. The topic gets the settings of a cluster."""
     count = 1100
-    [port] = free_ports(1)
-    kafka = f"127.0.0.1:{port}"
+    kafka = free_address()
     admin = AdminClient({"bootstrap.servers": kafka})
     one = Consumer({"bootstrap.servers": kafka, "group.id": "g"})
     with BrokerProcess(tmp_path / "broker", listen_kafka=kafka) as alone:

@@ -15,7 +15,7 @@ from krappy.errors import ConfigError
 from krappy.server.places import HEALTH, MOST_APART
 from krappy.settings.server import load
 from krappy.testing.running import run_broker
-from tests.process import free_ports
+from tests.process import free_address
 from tests.security.test_sasl import ADMIN, users_dir
 
 
@@ -29,7 +29,7 @@ def test_it_answers_the_probes_alone(tmp_path: Path) -> None:
     """Where the console has users, and where there is no console."""
     users = users_dir(tmp_path / "users", ada="secret")
     for http in ({"listen_http": "SASL_PLAINTEXT://127.0.0.1:0", "users_dir": users, **ADMIN}, {}):
-        health = f"127.0.0.1:{free_ports(1)[0]}"
+        health = free_address()
         with run_broker(tmp_path / f"data-{len(http)}", listen_health=health, **http):
             assert asked(health, "/healthz") == (200, '{"status":"ok"}')
             assert asked(health, "/readyz") == (200, '{"status":"ready"}')
@@ -41,7 +41,7 @@ def test_it_answers_the_probes_alone(tmp_path: Path) -> None:
 
 def test_it_says_no_without_a_reason(tmp_path: Path) -> None:
     async def main() -> None:
-        health = f"127.0.0.1:{free_ports(1)[0]}"
+        health = free_address()
         async with Broker(tmp_path, listen_health=health, ballast_bytes=0) as broker:
             assert broker.addresses["health"] == health
             broker.listening = False
@@ -53,7 +53,7 @@ def test_it_says_no_without_a_reason(tmp_path: Path) -> None:
 
 
 def test_it_is_served_however_many_connections_there_are(tmp_path: Path) -> None:
-    health = f"127.0.0.1:{free_ports(1)[0]}"
+    health = free_address()
     host, port = health.split(":")
     with (
         run_broker(tmp_path, listen_health=health, listen_http="127.0.0.1:0", max_connections=1) as broker,

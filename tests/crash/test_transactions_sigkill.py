@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from krappy.blocking import Client, connect
 from krappy.cli import checkup
 from tests.long import LONG
-from tests.process import PATIENCE, BrokerProcess, Launcher, free_ports, wait_until
+from tests.process import PATIENCE, BrokerProcess, Launcher, free_address, wait_until
 
 CYCLES = 60 if LONG else 4
 WORKERS = 2
@@ -196,7 +196,7 @@ def test_no_transaction_is_half_visible_after_a_kill(launch: Launcher, tmp_path:
     seed = int(os.environ.get("SEED") or Random().getrandbits(32))
     random = Random(seed)
     print(f"seed {seed}")  # noqa: T201
-    address = f"127.0.0.1:{free_ports(1)[0]}"
+    address = free_address()
     workers = [Worker(address, number, Random(random.getrandbits(64))) for number in range(WORKERS)]
     settings = {"listen_kafka": address, "retention_check_ms": 50}
     with BrokerProcess(tmp_path / "data", launch=launch, **settings) as broker:  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from krappy.errors import AuthenticationFailed
 from krappy.testing.running import run_broker
 from tests.k8s.manifests import Manifest, build, container, example, only
 from tests.k8s.test_secured_manifests import MOUNTED, settings
-from tests.process import free_ports
+from tests.process import free_address
 from tests.security.authority import Authority
 
 
@@ -30,7 +30,7 @@ def here(config: Any) -> dict[str, Any]:
     """Its settings, with free ports of this machine in place of those on all addresses."""
     found = config.flat()
     for name in ("listen_native", "listen_kafka", "listen_http", "listen_health"):
-        found[name] = re.sub(r"0\.0\.0\.0:\d+", f"127.0.0.1:{free_ports(1)[0]}", found[name])
+        found[name] = re.sub(r"0\.0\.0\.0:\d+", free_address(), found[name])
     return {name: value for name, value in found.items() if name != "data"}
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.clients.proxy import proxy
 from tests.kafka.raw import Raw
-from tests.process import Launcher, broker_process, free_ports, wait_until
+from tests.process import Launcher, broker_process, free_address, wait_until
 
 confluent = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
@@ -19,10 +19,9 @@ SLOW_RETRY = {"retry.backoff.ms": 3000, "retry.backoff.max.ms": 3000, "reconnect
 
 
 def test_no_committed_event_is_taken_for_one_that_was_given_up(tmp_path: Path, launcher: Launcher) -> None:
-    [port] = free_ports(1)
     told: list[tuple[bytes, Any]] = []
     with (
-        proxy(f"127.0.0.1:{port}") as way,
+        proxy(free_address()) as way,
         broker_process(tmp_path / "data", launch=launcher, listen_kafka=way.to, advertised_listeners=way.address),
     ):
         producer = confluent.Producer({"bootstrap.servers": way.address, "transactional.id": "t", **SLOW_RETRY})

@@ -18,7 +18,7 @@ from confluent_kafka.cimpl import NewTopic
 from krappy.handlers.kafka.config_entries import ConfigResource
 from krappy.wire.kafka import ApiKey
 from tests.kafka.raw import Raw
-from tests.process import ROOT, BrokerProcess, wait_until
+from tests.process import ROOT, BrokerProcess, free_address, wait_until
 
 SETTINGS: dict[str, Any] = {
     "group_initial_rebalance_delay_ms": 100,
@@ -275,9 +275,8 @@ def test_static_members_change_their_protocol_without_a_rebalance(broker: Broker
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_members_outlive_the_broker(tmp_path: Path, protocol: str) -> None:
-    with BrokerProcess(tmp_path / "data", **SETTINGS) as running:
+    with BrokerProcess(tmp_path / "data", listen_kafka=free_address(), **SETTINGS) as running:
         create(running, "t")
-        running.settings["listen_kafka"] = running.kafka
         produce(running, "t", range(8))
         with member(running, "g", "t", protocol) as first:
             until(lambda: len(first.got) == 8, "all events")

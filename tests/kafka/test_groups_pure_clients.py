@@ -16,7 +16,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListen
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import CommitFailedError, KafkaConnectionError
 
-from tests.process import PATIENCE, ROOT, BrokerProcess
+from tests.process import PATIENCE, ROOT, BrokerProcess, free_address
 
 SETTINGS: dict[str, Any] = {"group_initial_rebalance_delay_ms": 100, "durability": "os"}
 TIMES: dict[str, Any] = {"session_timeout_ms": 60_000, "heartbeat_interval_ms": 200}
@@ -109,8 +109,8 @@ def test_aiokafka(broker: BrokerProcess) -> None:
 
 
 def test_a_restart_of_the_broker_in_between(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path / "data", **SETTINGS) as running:
-        address = running.settings["listen_kafka"] = running.kafka
+    address = free_address()
+    with BrokerProcess(tmp_path / "data", listen_kafka=address, **SETTINGS) as running:
 
         async def main() -> None:
             await create(address, "t")

@@ -12,7 +12,7 @@ from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code
 from tests.kafka.raw import Raw
 from tests.peer import Peer
-from tests.process import BrokerProcess, Launcher, broker_process
+from tests.process import BrokerProcess, Launcher, broker_process, free_address
 
 LATEST, EARLIEST = -1, -2
 
@@ -78,11 +78,10 @@ def test_over_restarts(tmp_path: Path, launch: Launcher) -> None:
 def test_a_consumer_goes_on_through_them(tmp_path: Path, launch: Launcher) -> None:
     """It asks where its epoch ended, and gets every event once."""
     data = tmp_path / "data"
-    with broker_process(data, launch=launch) as broker:
+    with broker_process(data, launch=launch, listen_kafka=free_address()) as broker:
         with Peer(broker.address) as peer:
             peer.ask(m.CreateTopic("t", 1), m.TopicCreated)
         publish(broker, 3)
-        broker.settings["listen_kafka"] = broker.kafka  # it comes back at the same address
         settings = {
             "bootstrap.servers": broker.kafka,
             "group.id": "g",

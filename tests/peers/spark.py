@@ -34,7 +34,7 @@ from tests.compat.admin import Admin
 from tests.compat.servers import KafkaServer
 from tests.compat.tools import CACHE, Missing
 from tests.peers.spark_report import shown, summary, table
-from tests.process import free_ports
+from tests.process import free_address
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -265,7 +265,7 @@ def run(scale: float, rounds: int, folder: Path, told: Told) -> None:
     except Missing as reason:
         say(f"without Spark's Kafka connector: {reason}\n")
     with ExitStack() as stack:
-        listener = f"127.0.0.1:{free_ports(1)[0]}"
+        listener = free_address()
         broker = stack.enter_context(spawn_broker(folder / "krappy", {"listen_kafka": listener}))
         if "spark.jars" in conf:
             kafka["connector on Krappy"] = listener
