@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from krappy.core.kafka.classic_member import Join, Joined, SyncAnswer
 from krappy.core.kafka.faults import Fault, Refused
+from krappy.core.kafka.name_regex import TopicRegex
 from krappy.core.kafka.subscription import assignment, subscribed_topics
 from krappy.core.security import needs
 from krappy.core.security.operations import Op, Resource
 from krappy.errors import KrappyError, ShuttingDown, StorageError
 from krappy.handlers.kafka.operations import authorized
-from krappy.handlers.kafka.registry import Message, serves
-from krappy.handlers.kafka.rows import FEW, counted
-from krappy.ports import KafkaSessionPort
+from krappy.handlers.kafka.registry import Answer, Message, serves
+from krappy.handlers.kafka.rows import FEW, counted, in_turns
+from krappy.ports import KafkaGroupsPort, KafkaSessionPort
 from krappy.waiting import Later
 from krappy.wire.kafka import ApiKey, Code, code_for
 
@@ -30,6 +33,26 @@ def kafka_host(session: KafkaSessionPort) -> str:
     return f"/{session.client_host}"
 
 
+Serve = Callable[[KafkaGroupsPort], Message | Later[Message]]
+
+
+def once_matched(session: KafkaSessionPort, name: str, pattern: str | None, serve: Serve) -> Answer:
+    """Serves a member of a group, once the patterns of the members, and the one that it brings, have been matched with
+    all topics."""
+    groups = session.access.kafka_group(name, Op.READ)
+    unmatched = groups.unmatched(name, pattern)
+    return _match(session, name, pattern, serve, unmatched) if unmatched else serve(groups)
+
+
+async def _match(
+    session: KafkaSessionPort, name: str, pattern: str | None, serve: Serve, held: list[TopicRegex]
+) -> Message:
+    """`held`: a pattern that is new is kept by nobody else, before its member is served."""
+    await in_turns(session, session.access.kafka_group(name, Op.READ).match(name, pattern))
+    answer = serve(session.access.kafka_group(name, Op.READ))  # it may be coordinated elsewhere by now
+    return await answer.wait() if isinstance(answer, Later) else answer
+
+
 CONSUMER = "consumer"  # the protocol type of groups that read topics
 ID_FIRST_SINCE = 4  # the version from which a member without an id gets one and joins again (KIP-394)
 NULL_PROTOCOL_SINCE = 7
@@ -37,7 +60,7 @@ SKIP_SINCE = 9  # the version from which a leader can be told to skip the assign
 
 
 @serves(ApiKey.JOIN_GROUP, needs=needs.group(Op.READ))
-def join_group(session: KafkaSessionPort, request: Message, version: int) -> Later[Message]:
+def join_group(session: KafkaSessionPort, request: Message, version: int) -> Answer:
     """A consumer joins. The answer comes when the rebalance is over."""
     name, session_ms = request["group_id"], request["session_timeout_ms"]
     rebalance_ms = request["rebalance_timeout_ms"]
@@ -72,7 +95,7 @@ def join_group(session: KafkaSessionPort, request: Message, version: int) -> Lat
             ],
         }
 
-    return session.access.kafka_group(name, Op.READ).join(name, ask).map(answer)
+    return once_matched(session, name, None, lambda groups: groups.join(name, ask).map(answer))
 
 
 PROTOCOL_SINCE = 5  # the version from which members name the group's protocol (KIP-559)
@@ -113,13 +136,15 @@ def _synced(synced: SyncAnswer) -> Message:
 
 
 @serves(ApiKey.HEARTBEAT, needs=needs.group(Op.READ))
-def heartbeat(session: KafkaSessionPort, request: Message, version: int) -> Message:
+def heartbeat(session: KafkaSessionPort, request: Message, version: int) -> Answer:
     """A member shows that it is alive, and learns whether it must join again."""
-    name = request["group_id"]
-    fault = session.access.kafka_group(name, Op.READ).heartbeat(
-        name, request["member_id"], request["generation_id"], request["group_instance_id"]
-    )
-    return {"error_code": fault}
+    name, member_id, generation = request["group_id"], request["member_id"], request["generation_id"]
+    instance_id = request["group_instance_id"]
+
+    def serve(groups: KafkaGroupsPort) -> Message:
+        return {"error_code": groups.heartbeat(name, member_id, generation, instance_id)}
+
+    return once_matched(session, name, None, serve)
 
 
 SEVERAL_SINCE = 3

@@ -10,9 +10,9 @@ from krappy.core.kafka.modern_member import JOINING, Beat, Beaten
 from krappy.core.security import needs
 from krappy.core.security.operations import Op, Resource
 from krappy.errors import KrappyError
-from krappy.handlers.kafka.groups import group_code, kafka_host
+from krappy.handlers.kafka.groups import group_code, kafka_host, once_matched
 from krappy.handlers.kafka.operations import authorized
-from krappy.handlers.kafka.registry import Message, serves
+from krappy.handlers.kafka.registry import Answer, Message, serves
 from krappy.handlers.kafka.rows import counted
 from krappy.handlers.kafka.sources import topic_by_id
 from krappy.ports import KafkaSessionPort
@@ -34,15 +34,15 @@ def by_topic(partitions: frozenset[Partition]) -> list[tuple[bytes, list[int]]]:
 
 
 @serves(ApiKey.CONSUMER_GROUP_HEARTBEAT, needs=needs.group(Op.READ) + needs.topic(Op.DESCRIBE))
-def consumer_group_heartbeat(session: KafkaSessionPort, request: Message, version: int) -> Later[Message]:
+def consumer_group_heartbeat(session: KafkaSessionPort, request: Message, version: int) -> Answer:
     """All there is between a member and the broker: join, stay, be assigned, leave."""
-    owned = request["topic_partitions"]
+    name, owned = request["group_id"], request["topic_partitions"]
     topics = request["subscribed_topic_names"]
     member_id = request["member_id"]
     access = session.access
-    groups = access.kafka_group(request["group_id"], Op.READ)
-    if not access.may(Resource.GROUP, request["group_id"], Op.READ):
-        return groups.beat(request["group_id"], Beat(member_id, request["member_epoch"])).map(refused)
+    groups = access.kafka_group(name, Op.READ)
+    if not access.may(Resource.GROUP, name, Op.READ):
+        return groups.beat(name, Beat(member_id, request["member_epoch"])).map(refused)
     for topic in topics or ():
         if access.denies(Resource.TOPIC, topic, Op.DESCRIBE):
             denied: Later[Message] = Later()
@@ -67,7 +67,7 @@ def consumer_group_heartbeat(session: KafkaSessionPort, request: Message, versio
 
     def answer(beaten: Beaten | KrappyError) -> Message:
         told: Message = {
-            "heartbeat_interval_ms": groups.settings.heartbeat_ms(request["group_id"]),
+            "heartbeat_interval_ms": groups.settings.heartbeat_ms(name),
         }
         if isinstance(beaten, KrappyError):
             return refused(beaten)
@@ -81,7 +81,7 @@ def consumer_group_heartbeat(session: KafkaSessionPort, request: Message, versio
             told["assignment"] = {"topic_partitions": parts}
         return told
 
-    return groups.beat(request["group_id"], beat).map(answer)
+    return once_matched(session, name, beat.regex, lambda groups: groups.beat(name, beat).map(answer))
 
 
 def refused(error: Beaten | KrappyError) -> Message:
@@ -157,7 +157,7 @@ async def _describe(session: KafkaSessionPort, name: str) -> Message:
                 "client_id": each.client_id,
                 "client_host": each.client_host,
                 "subscribed_topic_names": list(each.topics),
-                "subscribed_topic_regex": each.regex,
+                "subscribed_topic_regex": each.pattern,
                 "assignment": parts(each.assigned),
                 "target_assignment": parts(group.target.get(each.id, frozenset())),
                 "member_type": MEMBER_OF_KIP_848 if each.classic is None else CLASSIC_MEMBER,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from time import perf_counter
 
 from krappy.errors import InvalidRequest
 from krappy.ports import KafkaSessionPort
 
 ROW = 512  # bytes of memory that a row of an answer takes at most, without the names in it
 FEW = 200  # rows that are made in one turn
+TURN = 0.005  # seconds of one turn of work whose steps may take long
 LEAST = 20_000  # rows that an answer may always have: one for each item that a request can name
 MOST = 50_000 * ROW
 
@@ -34,6 +36,15 @@ class BatchedRows:
         if self._turn >= FEW:
             self._turn = 0
             await self._session.pause()
+
+
+async def in_turns(session: KafkaSessionPort, steps: Iterator[None]) -> None:
+    """Does work of many steps, in as many turns as it needs."""
+    until = perf_counter() + TURN
+    for _ in steps:
+        if perf_counter() >= until:
+            await session.pause()
+            until = perf_counter() + TURN
 
 
 @asynccontextmanager

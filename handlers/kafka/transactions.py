@@ -16,7 +16,7 @@ from krappy.handlers.kafka.group_offsets import LONGEST_METADATA
 from krappy.handlers.kafka.groups import group_code
 from krappy.handlers.kafka.refusals import denied_on_cluster
 from krappy.handlers.kafka.registry import Message, serves
-from krappy.handlers.kafka.rows import FEW, BatchedRows, counted
+from krappy.handlers.kafka.rows import FEW, TURN, BatchedRows, counted
 from krappy.handlers.kafka.sources import found, source_for, topic_to_write
 from krappy.ports import GroupMember, KafkaSessionPort, Position, TopicPort, TransactionEnd, TransactionsPort
 from krappy.types import TopicPartition
@@ -24,7 +24,6 @@ from krappy.waiting import Later
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code, code_for
 
 NO_FILTER = -1
-TURN = 0.005  # seconds of one turn, before the next id is looked at: some patterns take 100 ms for a long one
 SEVERAL_SINCE = 4  # the version of AddPartitionsToTxn from which brokers ask, for several transactions (KIP-890)
 BUMPS_SINCE = 5  # the version of EndTxn from which it raises the epoch (KIP-890)
 ADDS_SINCE = 5  # the version of TxnOffsetCommit from which it adds the group to the transaction (KIP-890)
@@ -383,7 +382,7 @@ async def list_transactions(session: KafkaSessionPort, request: Message, version
         ):
             state = str(each.stage)
             found.append({"transactional_id": each.name, "producer_id": each.producer_id, "transaction_state": state})
-        if number % FEW == 0 or perf_counter() >= until:
+        if number % FEW == 0 or perf_counter() >= until:  # some patterns take 100 ms for a long id
             await session.pause()
             until = perf_counter() + TURN
     unknown = [state for state in dict.fromkeys(states) if state not in known]

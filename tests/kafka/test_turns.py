@@ -13,10 +13,11 @@ import pytest
 import trio
 
 from krappy.broker.broker import LocalBroker
+from krappy.core.kafka.modern import ModernGroup
 from krappy.core.kafka.name_regex import NameRegex
 from krappy.core.transactions import Transaction
 from krappy.errors import KrappyError
-from krappy.handlers.kafka import registry, transactions
+from krappy.handlers.kafka import registry, rows
 from krappy.records import batch
 from krappy.testing.sessions import kafka_session
 from krappy.waiting import Later
@@ -197,37 +198,95 @@ def test_as_many_as_may_be_are_found_and_listed_in_short_turns(tmp_path: Path, m
     trio.run(main)
 
 
-def test_transactional_ids_that_match_slowly_take_turns_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A pattern of 4096 characters may take 100 ms for an id of 1000."""
-    turns, matches, matched = Turns(), NameRegex.matches, list[int]()
-    before_task_step = turns.before_task_step
+@pytest.fixture
+def matched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many names were matched with a pattern in each turn. To match one takes as long as a turn may: a pattern of
+    4096 characters takes some ms for a topic's name, and 100 ms for a transactional id of 1000 characters."""
+    found, matches = [0], NameRegex.matches
 
     def slow(self: NameRegex, name: str) -> bool:
-        time.sleep(transactions.TURN)
-        matched[-1] += 1
+        time.sleep(rows.TURN)
+        found[-1] += 1
         return matches(self, name)
 
-    def noted(task: Any) -> None:
-        matched.append(0)
-        before_task_step(task)
-
     monkeypatch.setattr(NameRegex, "matches", slow)
-    monkeypatch.setattr(turns, "before_task_step", noted)
+    return found
 
+
+class EachTurn(trio.abc.Instrument):
+    def __init__(self, matched: list[int]) -> None:
+        self._matched = matched
+
+    def before_task_step(self, task: Any) -> None:
+        self._matched.append(0)
+
+
+def test_transactional_ids_that_match_slowly_take_turns_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, matched: list[int]
+) -> None:
     async def main() -> None:
-        trio.lowlevel.add_instrument(turns)
+        trio.lowlevel.add_instrument(EachTurn(matched))
         async with running(tmp_path, auto_create_topics=False) as broker:
             every = [Transaction(f"x{number}", number, 0, 60_000) for number in range(30)]
             monkeypatch.setattr(broker.transactions, "list", lambda: every)
             listed = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1}
             listed["transactional_id_pattern"] = "x.*"
-            await ask(broker, ApiKey.LIST_TRANSACTIONS, RANGES[ApiKey.LIST_TRANSACTIONS][1], listed, turns)
+            await ask(broker, ApiKey.LIST_TRANSACTIONS, RANGES[ApiKey.LIST_TRANSACTIONS][1], listed, Turns())
 
     trio.run(main)
     assert sum(matched) == 30
     assert max(matched) == 1
+
+
+def test_topics_that_match_slowly_take_turns_of_their_own(tmp_path: Path, matched: list[int]) -> None:
+    """While members of KIP-848 join with patterns, topics are made and deleted, and a classic member joins them. No
+    name is matched twice with a pattern. The group gets the topics that are there in the end."""
+    key, high = ApiKey.CONSUMER_GROUP_HEARTBEAT, RANGES[ApiKey.CONSUMER_GROUP_HEARTBEAT][1]
+
+    def beat(member: str, epoch: int, **more: object) -> dict[str, Any]:
+        body = dict.fromkeys(("instance_id", "rack_id", "server_assignor", "subscribed_topic_names"))
+        first = {"rebalance_timeout_ms": 60_000 if epoch == 0 else -1, "topic_partitions": None, **more}
+        return (
+            {"group_id": "g", "member_id": member, "member_epoch": epoch, "subscribed_topic_regex": None} | body | first
+        )
+
+    async def main() -> None:
+        trio.lowlevel.add_instrument(EachTurn(matched))
+        async with running(tmp_path, auto_create_topics=False) as broker:
+            for number in range(20):
+                await broker.create_topic(f"x{number}", 1, {})
+
+            async def change() -> None:
+                while sum(matched) < 5:
+                    await trio.lowlevel.checkpoint()
+                await broker.delete_topic("x19")
+                await broker.create_topic("x20", 1, {})
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(change)
+                for member, pattern in (("a", "x.*"), ("b", "x.*"), ("c", "x1?[0-9]")):
+                    body = beat(member, 0, subscribed_topic_regex=pattern)
+                    nursery.start_soon(ask, broker, key, high, body, Turns())
+            assert max(matched) == 1
+            await broker.create_topic("x21", 1, {})
+            joins = {"name": "range", "metadata": (1).to_bytes(2, "big") + bytes(4) + b"\xff" * 4 + bytes(4)}
+            classic: dict[str, Any] = {
+                "group_id": "g",
+                "member_id": "",
+                "group_instance_id": None,
+                "protocol_type": "consumer",
+            }
+            classic |= {"session_timeout_ms": 60_000, "rebalance_timeout_ms": 60_000, "protocols": [joins]}
+            await ask(broker, ApiKey.JOIN_GROUP, 3, classic, Turns())
+            membership = broker.kafka_groups.groups["g"].membership
+            assert isinstance(membership, ModernGroup)
+            assert len(membership.members) == 4
+            had = {broker.store.image.names[topic] for has in membership.target.values() for topic, _ in has}
+            assert had == {f"x{number}" for number in (*range(19), 20, 21)}
+
+    trio.run(main)
+    assert max(matched) == 1
+    assert 2 * 21 <= sum(matched) <= 2 * 22
 
 
 def test_very_many_partitions_are_made_in_short_turns(tmp_path: Path) -> None:

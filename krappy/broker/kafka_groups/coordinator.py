@@ -18,7 +18,8 @@ the group is deleted or forgotten.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from krappy.broker.alarms import Alarms
@@ -30,14 +31,14 @@ from krappy.broker.kafka_groups.offsets import KafkaOffsets
 from krappy.broker.kafka_groups.registry import GroupRegistry, Natives, check_name
 from krappy.broker.kafka_groups.replicated import ReplicatedKeeper
 from krappy.broker.kafka_groups.share import ShareGroups
-from krappy.core.kafka import mixed
+from krappy.core.kafka import mixed, name_regex
 from krappy.core.kafka.classic import ClassicGroup
 from krappy.core.kafka.classic_member import LONGEST_NAME, Join, Joined, Reply, SyncAnswer, brought, taken
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.migration import Policy, downgrade, downgrade_for, only_classic, replaces_last, upgrade
 from krappy.core.kafka.modern import ModernGroup, check_beat
 from krappy.core.kafka.modern_member import Beat, Beaten
-from krappy.core.kafka.name_regex import NameRegex
+from krappy.core.kafka.name_regex import TopicRegex
 from krappy.core.kafka.subscription import subscribed_topics
 from krappy.errors import KrappyError
 from krappy.store.group_offsets import GroupChange, KeptGroup
@@ -232,6 +233,24 @@ class KafkaGroups(GroupRegistry):
     def new_member_id() -> str:
         return str(uuid.uuid4())
 
+    def unmatched(self, name: str, pattern: str | None = None) -> list[TopicRegex]:
+        """The patterns of this group's members, and this one that a member brings, that have to be matched with the
+        topics before a member is served. One that is refused is not among them."""
+        group, topics = self.groups.get(name), self.topics
+        there = group.membership.behind(topics) if group and isinstance(group.membership, ModernGroup) else []
+        if pattern:
+            with suppress(Refused):
+                if (regex := name_regex.topic_regex(pattern)).is_behind(topics):
+                    there.append(regex)
+        return there
+
+    def match(self, name: str, pattern: str | None = None) -> Iterator[None]:
+        """Matches the patterns that `unmatched` tells with all topics, one topic in each step. Topics that are made
+        meanwhile are among them."""
+        while behind := self.unmatched(name, pattern):
+            for regex in behind:
+                yield from regex.match(self.topics)
+
     def beat(self, name: str, beat: Beat) -> Later[Beaten | KrappyError]:
         """ConsumerGroupHeartbeat. The Later gives the answer, or the error that refuses it."""
         return self.beat_in(name, beat, self._for_beat)
@@ -249,6 +268,8 @@ class KafkaGroups(GroupRegistry):
             if beat.epoch == 0 or beat.topics is not None:
                 _check_own(beat.member_id, beat.instance_id, beat.rack)
                 self.check_room(EACH_MEMBER + taken(beat.regex, *(beat.topics or ())))
+            if beat.regex:
+                self.check_room(name_regex.memory())
             group = group_for(name, beat)
             if name in self.groups:
                 self.learn_special(beat.topics or ())
@@ -286,7 +307,7 @@ class KafkaGroups(GroupRegistry):
         else:
             check_beat(beat)  # an invalid heartbeat must not convert the group
             if beat.regex:
-                NameRegex(beat.regex)
+                name_regex.topic_regex(beat.regex)
             self.learn_special(classic.topics() or ())
             membership = upgrade(classic, self.settings.rules(name), self.now(), self.topics)
         group.move_to(membership)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 from krappy.core.kafka.classic_member import Join, Joined, SyncAnswer
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern_member import Beat, Beaten
+from krappy.core.kafka.name_regex import TopicRegex
 from krappy.core.kafka.offset import At
 from krappy.errors import KrappyError
 from krappy.waiting import Later
@@ -54,6 +55,12 @@ class GroupsElsewhere:
 
     def leave(self, name: str, leaving: Sequence[tuple[str, str | None]]) -> list[Fault]:
         return [self._fault] * len(leaving)
+
+    def unmatched(self, name: str, pattern: str | None = None) -> list[TopicRegex]:
+        return []
+
+    def match(self, name: str, pattern: str | None = None) -> Iterator[None]:
+        return iter(())
 
     def beat(self, name: str, beat: Beat) -> Later[Beaten | KrappyError]:
         return _now(self._refused)

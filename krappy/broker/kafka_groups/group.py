@@ -61,7 +61,7 @@ class KafkaGroup:
         size = EACH_GROUP + taken(self.name)
         for each in membership.members.values():
             size += EACH_MEMBER + EACH_PARTITION * len(each.assigned)
-            size += taken(each.id, each.instance_id, each.rack, each.client_id, each.client_host, each.regex)
+            size += taken(each.id, each.instance_id, each.rack, each.client_id, each.client_host, each.pattern)
             size += taken(*each.topics) + (brought(each.classic.protocols) if each.classic else 0)
         return size
 

@@ -39,7 +39,7 @@ from krappy.core.kafka.modern_member import (
     Sees,
     reconcile,
 )
-from krappy.core.kafka.name_regex import NameRegex
+from krappy.core.kafka.name_regex import TopicRegex, topic_regex
 
 
 class KnownTopic(NamedTuple):
@@ -75,18 +75,18 @@ class ModernGroup:
         self._holders: dict[Partition, str] = {}
         self._subscribed: dict[str, KnownTopic] = {}  # the topics that the target was assigned for
         self._seen: Topics | None = None  # the topics seen last
-        self._regexes: dict[str, NameRegex] = {}
         self._resumed = False  # after a restart: the target is what the members have, if topics are unchanged
 
     # --- heartbeats
 
     def beat(self, now: int, beat: Beat, topics: Topics) -> Beaten:
-        """One heartbeat. `topics` must be a new object whenever topics have changed. Raises Refused."""
+        """One heartbeat. `topics` must be a new object whenever topics have changed. The patterns of members should
+        have been matched with them before: see `behind`. Raises Refused."""
         check_beat(beat)
         if beat.epoch in (LEAVING, AWAY):
             return self._leave(now, beat)
         if beat.regex:
-            self._compile(beat.regex)
+            topic_regex(beat.regex)  # an invalid one changes nothing
         member = self._joining(beat) if beat.epoch == JOINING else self._known(beat)
         if member.classic is not None:
             member.classic, member.revoke_by = None, None
@@ -223,7 +223,7 @@ class ModernGroup:
         elif joins:
             member.topics = ()
         if beat.regex is not None or joins:
-            member.regex = beat.regex or None
+            member.regex = topic_regex(beat.regex) if beat.regex else None
         member.sees = beat.sees if member.regex else None
         if beat.assignor is not None or joins:
             member.assignor = beat.assignor
@@ -237,13 +237,6 @@ class ModernGroup:
         if changed or seen != (member.rack, member.client_id, member.client_host):
             self.dirty.add(member.id)
         return changed
-
-    def _compile(self, pattern: str) -> NameRegex:
-        if pattern not in self._regexes:
-            used = {member.regex for member in self.members.values()}
-            self._regexes = {text: regex for text, regex in self._regexes.items() if text in used}
-            self._regexes[pattern] = NameRegex(pattern)
-        return self._regexes[pattern]
 
     # --- assigning
 
@@ -270,28 +263,35 @@ class ModernGroup:
         self._seen = topics
         return self._subscribed != self._wanted(topics)
 
+    def behind(self, topics: Topics) -> list[TopicRegex]:
+        """The patterns that have to be matched with these topics before the group looks at them. That may take long, so
+        the caller does it step by step."""
+        if topics is self._seen:
+            return []
+        there = {member.regex for member in self.members.values() if member.regex is not None}
+        return [regex for regex in there if regex.is_behind(topics)]
+
     def _wanted(self, topics: Topics) -> dict[str, KnownTopic]:
         """The existing topics that members subscribe to."""
         names = {name for member in self.members.values() for name in member.topics}
         found = {name: topics[name] for name in names if name in topics}
-        for pattern, sees in {(member.regex, member.sees) for member in self.members.values() if member.regex}:
-            matches = self._compile(pattern).matches
-            matching = {name: topic for name, topic in topics.items() if "@" not in name and matches(name)}
-            found.update({name: each for name, each in matching.items() if sees is None or sees(name)})
+        for regex, sees in {(member.regex, member.sees) for member in self.members.values()}:
+            if regex is not None:
+                matching = {name: topic for name, topic in topics.items() if regex.matches(name)}
+                found.update({name: each for name, each in matching.items() if sees is None or sees(name)})
         return found
 
     def _names(self, member: ModernMember) -> set[str]:
         names = {name for name in member.topics if name in self._subscribed}
         if member.regex:
-            matches = self._compile(member.regex).matches
-            sees = member.sees
+            matches, sees = member.regex.matches, member.sees
             names |= {name for name in self._subscribed if matches(name) and (sees is None or sees(name))}
         return names
 
     def _assign(self, topics: Topics) -> None:
         self._subscribed, self._resumed = self._wanted(topics), False
         self.assignor = self._elect()
-        ids: dict[tuple[tuple[str, ...], str | None, Sees | None], frozenset[bytes]] = {}
+        ids: dict[tuple[tuple[str, ...], TopicRegex | None, Sees | None], frozenset[bytes]] = {}
         wants: dict[str, Wants] = {}
         for member in self.members.values():
             alike = (member.topics, member.regex, member.sees)
@@ -441,20 +441,26 @@ class ModernGroup:
     @classmethod
     def load(cls, state: Sequence[Any], members: Sequence[Sequence[Any]], rules: ModernRules, now: int) -> Self:
         """The group that `dump` and `dump_member` have stored; sessions begin anew. If not all members had reached the
-        target, a new epoch begins. Raises ValueError or TypeError for anything else."""
+        target, a new epoch begins. A member whose regular expression is refused by now is left out. Raises ValueError
+        or TypeError for anything else."""
         group = cls(rules)
         (group.epoch,) = state
+        left_out = set()
         for each in members:
-            member = ModernMember.load(each)
+            try:
+                member = ModernMember.load(each)
+            except Refused:  # it joins again with its next heartbeat, and is told why it can't
+                left_out.add(each[0])
+                continue
             member.expires = group.wake_at(now + (member.classic.session_ms if member.classic else rules.session_ms))
             if member.step is MemberStep.UNREVOKED:
                 member.revoke_by = group.wake_at(now + member.rebalance_ms)
             group.take_over(member)
-        group.dirty.clear()
+        group.dirty = left_out
         group.epoch = max([group.epoch, *(each.epoch for each in group.members.values())])
         group.target_epoch = group.epoch
         group.assignor = group._elect()
-        group._resumed = group._calm
+        group._resumed = group._calm and not left_out
         if group._resumed:
             group.target = {member.id: member.assigned for member in group.members.values()}
         else:

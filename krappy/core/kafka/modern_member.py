@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from krappy.core.kafka.assignors import Partition
 from krappy.core.kafka.classic_member import Protocols
+from krappy.core.kafka.name_regex import TopicRegex, topic_regex
 
 JOINING, LEAVING, AWAY = 0, -1, -2  # special epochs: joins; leaves; leaves for a while (static members)
 
@@ -80,7 +81,7 @@ class ModernMember:
     client_host: str = ""
     rebalance_ms: int = 0
     topics: tuple[str, ...] = ()
-    regex: str | None = None
+    regex: TopicRegex | None = None
     assignor: str | None = None
     epoch: int = 0
     previous_epoch: int = 0
@@ -95,15 +96,21 @@ class ModernMember:
     def dump(self) -> list[Any]:
         """Plain values that `load` takes."""
         who = [self.id, self.instance_id, self.rack, self.client_id, self.client_host, self.rebalance_ms]
-        wants = [list(self.topics), self.regex, self.assignor]
+        wants = [list(self.topics), self.pattern, self.assignor]
         has = [sorted(self.assigned), sorted(self.revoking)]
         state: list[Any] = [*who, *wants, self.epoch, self.previous_epoch, str(self.step), *has]
         if self.classic is not None:
             state += [self.classic.session_ms, [list(each) for each in self.classic.protocols]]
         return state
 
+    @property
+    def pattern(self) -> str | None:
+        """Its regular expression as a string."""
+        return None if self.regex is None else self.regex.pattern
+
     @classmethod
     def load(cls, state: Sequence[Any]) -> ModernMember:
+        """Raises Refused for a regular expression that can't be used any more; ValueError, TypeError."""
         id, instance_id, rack, client_id, client_host, rebalance_ms, topics, regex, assignor = state[:9]
         epoch, previous, step, assigned, revoking = state[9:14]
         classic = None
@@ -112,7 +119,7 @@ class ModernMember:
             classic = ClassicSide(session_ms, tuple((name, bytes(metadata)) for name, metadata in protocols))
         return cls(
             *(id, instance_id, rack, client_id, client_host, rebalance_ms),
-            *(tuple(topics), regex, assignor, epoch, previous, MemberStep(step)),
+            *(tuple(topics), topic_regex(regex) if regex else None, assignor, epoch, previous, MemberStep(step)),
             assigned=frozenset((bytes(topic), index) for topic, index in assigned),
             revoking=frozenset((bytes(topic), index) for topic, index in revoking),
             classic=classic,
