@@ -13,6 +13,9 @@
   be what the member died of.
 - A partition stays in its session until the member forgets it, whatever becomes of it here. While another broker that
   keeps the group's state is away, the partition brings nothing, as in Kafka; a client would not know the error.
+- A request may name a partition only to acknowledge, and forget it, too: Kafka's consumer does so when it is assigned
+  other partitions. Then the partition is not in the session. What the member has acquired there may be acknowledged
+  later, too.
 """
 
 from __future__ import annotations
@@ -121,10 +124,7 @@ class ShareRequest:
                     (each["first_offset"], each["last_offset"], each["acknowledge_types"]) for each in batches
                 )
                 self._check(acks)
-                shared = self.member.parts.get(at)
-                if shared is None:
-                    self.led(at)  # raises NotLeader, if that is why
-                    raise Refused(Fault.INVALID_RECORD_STATE, "the member has acquired nothing there")
+                shared = self.member.parts.get(at) or self.group.find(self.led(at))
                 for _ in self.group.acknowledge(self.member, shared, acks):
                     touched[at] = shared
                     await self.session.pause()
@@ -154,10 +154,11 @@ class ShareRequest:
         """Adds the partitions that are named to the session, removes those to be forgotten, and opens what is not open.
         Returns the errors. Raises Refused if the group is no share group."""
         parts = self.member.parts
-        for topic in self.request["forgotten_topics_data"]:
-            for index in topic["partitions"]:
-                parts.pop((topic["topic_id"], index), None)
-        fresh = [at for at in self.rows if at not in parts]
+        lists = self.request["forgotten_topics_data"]
+        forgotten = {(topic["topic_id"], index) for topic in lists for index in topic["partitions"]}
+        for at in forgotten:
+            parts.pop(at, None)
+        fresh = [at for at in self.rows if at not in parts and at not in forgotten]
         try:
             self.connection.check_parts(len(fresh))
         except KrappyError as error:

@@ -255,6 +255,24 @@ def test_sessions_know_their_partitions(raw: Raw, broker: BrokerProcess) -> None
     assert codes == [Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_OR_PARTITION]
 
 
+def test_a_partition_is_forgotten_by_a_request_that_acknowledges_records_of_it(raw: Raw, broker: BrokerProcess) -> None:
+    """Kafka's consumer sends such a request when it is assigned other partitions, or has unsubscribed a topic. It must
+    get no more records of them."""
+    create(broker, "t14")
+    earliest(raw, "g14")
+    fill(raw, "t14", 3)
+    one = Member(raw, "g14", "one", "t14")
+    forgotten = [{"topic_id": one.id, "partitions": [0]}]
+    assert one.acquired() == [(0, 2, 1)]
+    assert one.acquired((0, 1, [ACCEPT]), forgotten_topics_data=forgotten) == []
+    assert position(raw, "g14", "t14") == (2, 1)
+    fill(raw, "t14", 1)
+    assert one.fetch(topics=[]) == {}
+    assert one.acknowledge((2, 2, [ACCEPT])) == 0  # which it still has
+    assert one.acknowledge((3, 3, [ACCEPT])) == Code.INVALID_RECORD_STATE
+    assert Member(raw, "g14", "two", "t14").acquired() == [(3, 3, 1)]
+
+
 def test_two_rows_of_one_partition_are_both_taken(raw: Raw, broker: BrokerProcess) -> None:
     create(broker, "rows", 1)
     earliest(raw, "rows-group")

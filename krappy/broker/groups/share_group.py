@@ -279,6 +279,14 @@ class ShareLeases(Owner):
 
     # --- acknowledging
 
+    def find(self, partition: Partition) -> LeasedPartition:
+        """What the group has in a partition that this broker leads. Raises Refused, INVALID_RECORD_STATE if that is
+        nothing."""
+        found = self.shared.get((partition.topic, partition.index))
+        if found is None or found.partition is not partition:
+            raise Refused(Fault.INVALID_RECORD_STATE, "the member has acquired nothing there")
+        return found
+
     def acknowledge(self, session: ShareSession, shared: LeasedPartition, acks: Sequence[Ack]) -> Iterator[None]:
         """Takes a partition's acknowledgements, all or none; yields after some, so that others have their turn.
         Acknowledgements of records that were deleted from the log's start do nothing, as in Kafka. `durable` tells when
