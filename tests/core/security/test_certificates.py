@@ -91,7 +91,14 @@ def test_which_user_a_subject_stands_for(rules: str, subject: str, name: str | N
     "rules",
     [
         *("", "X", "RULE:a/b", "RULE:(/x/", "RULE:a/$1/", "DEFAULT,,", "RULE:a/b/X", "DEFAULT X", "RULE:(?=a)a/b/"),
-        *("RULE:(a)/$2/", "RULE:(a)/${b}/", "RULE:(a)/$b/", "RULE:(a)/b$/", "RULE:(a)/$\u0661/"),
+        *(
+            "RULE:CN=[a-z&&[^b]]+/x/",
+            "RULE:(a)/$2/",
+            "RULE:(a)/${b}/",
+            "RULE:(a)/$b/",
+            "RULE:(a)/b$/",
+            "RULE:(a)/$\u0661/",
+        ),
     ],
 )
 def test_invalid_rules(rules: str) -> None:
