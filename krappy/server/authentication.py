@@ -308,8 +308,9 @@ class Entrance:
         if self._admission.rules is None or self._locked:
             return True
         name = self._admission.rules.name_of(shown.subject)
-        if name is None:
-            self._refused(f"no rule of ssl_principal_mapping_rules is for {shown.subject:.300}")
+        if not name:
+            why = "no rule of ssl_principal_mapping_rules is for" if name is None else "there is no name of a user in"
+            self._refused(f"{why} '{shown.subject:.300}'")
             return False
         self._peer.principal = replace(
             self._peer.principal, name=name, mechanism="SSL", expires_ms=int(shown.expires * 1000)
