@@ -59,6 +59,21 @@ async def test_a_retry_of_what_was_never_synced_is_refused(
 
 
 @trio_test
+async def test_that_a_log_has_failed_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is published from then on is refused for the same reason."""
+    told: list[str] = []
+    async with running(tmp_path, lambda event, **facts: told.append(event), durability="fsync") as broker:
+        partition = (await broker.create_topic("t", 1, {}))[0].led(0)
+        with monkeypatch.context() as broken:
+            broken.setattr(disk, "_datasync", refuse)
+            for _ in range(3):
+                with pytest.raises(StorageError, match="a sync failed"):
+                    await publish(partition, 1)
+        assert partition.measures.appends_failed == 3
+    assert told.count("log_failed") == 1
+
+
+@trio_test
 async def test_what_follows_a_batch_that_is_not_committed_waits_until_that_comes_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

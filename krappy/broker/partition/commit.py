@@ -63,6 +63,7 @@ class GroupCommit:
         self._syncing = False
         self._is_short = False  # this sync is one fdatasync
         self._took = math.inf  # seconds; the last sync
+        self._failed: object = None  # the log of which it was reported that it has failed
 
     async def ready(self, size: Callable[[], int]) -> None:
         """Returns when batches of `size()` bytes should be written. Small ones do best to wait for the end of a short
@@ -299,13 +300,15 @@ class GroupCommit:
         _reject((item for _, item, _ in refused), error)
 
     def _tell(self, error: KrappyError) -> None:
-        """Counts and reports the failure, for the operator. The publishers get the error from the caller."""
+        """Counts the failure, and reports it for the operator. That a log takes no more appends is reported once. The
+        publishers get the error from the caller."""
         replica = self._replica
         replica.measures.appends_failed += 1
-        if replica.log.broken:
-            replica.report("log_failed", error)
-        else:
+        if not replica.log.broken:
             replica.report("append_failed", error)
+        elif self._failed is not replica.log:
+            self._failed = replica.log
+            replica.report("log_failed", error)
 
     def _fail(self, error: KrappyError) -> None:
         self._tell(error)
