@@ -106,10 +106,6 @@ class SecuritySettings(AuthorizationSettings):
         choices=("refuse", "allow"),
     )
 
-    @property
-    def takes_tokens(self) -> bool:
-        return self.has_mechanism("OAUTHBEARER")
-
     def has_mechanism(self, *names: str) -> bool:
         """Whether users may log in by one of these."""
         return any(each.strip().upper() in names for each in self.sasl_enabled_mechanisms.split(","))

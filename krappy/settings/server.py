@@ -243,6 +243,11 @@ class ServerConfig(OauthSettings, SecuritySettings, InterBrokerSettings, ZooKeep
         return any(each.has_users or (each.has_tls and certificates and each.name != HTTP) for each in self.listeners)
 
     @property
+    def takes_tokens(self) -> bool:
+        """Whether users may log in with tokens at a listener."""
+        return self.has_mechanism("OAUTHBEARER") and any(each.has_users for each in self.listeners)
+
+    @property
     def needs_tokens(self) -> bool:
         """Whether tokens of an identity provider are checked."""
         return self.takes_tokens or bool(self.console_oidc_client_id)

@@ -693,7 +693,13 @@ def test_claims() -> None:
     assert read(groups_are="https://x.example/g", sub="ada", **{"https://x.example/g": ["ops"]}) == ("ada", ("ops",))
     assert read(groups_are="realm.roles", sub="ada", realm={"roles": ["ops"]}) == ("ada", ("ops",))
     assert read(groups_are="realm.roles", sub="ada", realm=7) == ("ada", ())
-    wrongs: list[dict[str, Any]] = [{}, {"sub": None}, {"sub": "a", "groups": {}}, {"sub": "a", "groups": [""]}]
+    wrongs: list[dict[str, Any]] = [
+        {},
+        {"sub": None},
+        {"sub": ""},
+        {"sub": "a", "groups": {}},
+        {"sub": "a", "groups": [""]},
+    ]
     for wrong in wrongs:
         with pytest.raises(TokenRefused):
             read(**wrong)
@@ -701,7 +707,12 @@ def test_claims() -> None:
 
 # --- settings, and what is logged
 
-NEEDED = {"sasl_enabled_mechanisms": "oauthbearer", "oauth_issuer": "https://idp.example", "oauth_audience": "krappy"}
+NEEDED = {
+    "listen_native": "SASL_PLAINTEXT://127.0.0.1:0",
+    "sasl_enabled_mechanisms": "oauthbearer",
+    "oauth_issuer": "https://idp.example",
+    "oauth_audience": "krappy",
+}
 
 
 @pytest.mark.parametrize(
@@ -723,6 +734,15 @@ def test_settings_that_can_not_be(changed: dict[str, str], setting: str) -> None
     with pytest.raises(ConfigError, match=f"^{setting}: ") as error:
         load({**NEEDED, **changed}, {})
     assert error.value.details["setting"] == setting
+
+
+@pytest.mark.parametrize("listener", ["listen_native", "listen_kafka", "listen_http"])
+def test_a_provider_has_to_be_named_where_users_log_in(listener: str) -> None:
+    """Where nobody logs in, no token is taken, whatever the mechanisms are."""
+    load({"sasl_enabled_mechanisms": "SCRAM-SHA-512,OAUTHBEARER"}, {})
+    protocol = "SASL_SSL" if listener == "listen_http" else "SASL_PLAINTEXT"
+    with pytest.raises(ConfigError, match=r"^oauth_issuer: "):
+        load({"sasl_enabled_mechanisms": "OAUTHBEARER", listener: f"{protocol}://127.0.0.1:0"}, {})
 
 
 def test_kafka_s_names(tmp_path: Path) -> None:
