@@ -72,10 +72,11 @@ MOST_LIVE = 50  # tails and watches that are open at a time
 MOST_LIVE_OF_ONE = 20  # those of one user
 LOGIN = "/api/v1/login"
 READY = "/readyz"
-EARLY = ("/healthz", READY)  # answered while the store is still being recovered
-# They take no turn, and no room for their answer. Probes must be answered whatever other requests do. A login may wait
-# long for the identity provider, and a logout until other brokers are told, and anybody may begin one of them.
-SMALL = (*EARLY, LOGIN, "/api/v1/login/provider", "/api/v1/logout")
+PROBES = ("/healthz", READY)  # answered while the store is still being recovered, and whatever the quotas are
+# They are little work. They wait for no turn, neither for one of the console's nor for one of the event loop's, and for
+# no room for their answer. Probes must be answered whatever other requests do. A login may wait long for the identity
+# provider, and a logout until other brokers are told, and anybody may begin one of them.
+SMALL = (*PROBES, LOGIN, "/api/v1/login/provider", "/api/v1/logout")
 
 
 class Listening(Protocol):
@@ -175,10 +176,10 @@ class PathOperations:
             raise HttpError(
                 405, "METHOD_NOT_ALLOWED", f"{request.method} is not for this path: {allowed}", Allow=allowed
             )
-        if not self._console.broker.opened and operation.path not in EARLY:
+        if not self._console.broker.opened and operation.path not in PROBES:
             raise HttpError(503, "NOT_READY", "the store is being recovered", Retry_After="1")
         call = Call(self._console, request, wants_binary(request.headers.get("accept", "")), operation.needs)
-        if operation.path not in EARLY:
+        if operation.path not in PROBES:
             call.payer.check(live=operation.live)
         ASKED.set(AskedFor(call, operation.name))
         began = perf_counter()
@@ -335,8 +336,7 @@ class App:
                 self._console.broker.audit.authenticated(scope["principal"])
         whose = who_of(scope)
         scope["is_of"](whose)
-        # A probe is little work, and must not wait behind all else that comes from its address.
-        PAUSES.set(Pauses() if path in EARLY else Pauses(partial(self._console.server.turn, whose)))
+        PAUSES.set(Pauses() if path in SMALL else Pauses(partial(self._console.server.turn, whose)))
         guard.check(request.method, path, request.headers, cookies, now, who)
         await self._router(scope, receive, send)
 

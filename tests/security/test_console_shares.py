@@ -270,8 +270,8 @@ def test_one_address_with_the_consoles_token_leaves_views_and_bodies_to_others(
         assert other.post("/topics/seen/events", json={"value": "x" * 900}).status_code == 201
 
 
-def test_a_probe_waits_for_no_turn_on_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it would wait behind all else that comes from its address."""
+def test_probes_and_logins_wait_for_no_turn_on_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else they would wait behind all else that comes from their address."""
     asked, turn = list[str](), Server.turn
 
     async def noted(server: Server, whose: str) -> None:
@@ -280,7 +280,7 @@ def test_a_probe_waits_for_no_turn_on_the_event_loop(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(Server, "turn", noted)
     with run_broker(tmp_path / "data", listen_http="127.0.0.1:0") as broker:
-        for path in ("/healthz", "/readyz"):
+        for path in ("/healthz", "/readyz", "/api/v1/login"):
             assert httpx.get(f"http://{broker.http_address}{path}").status_code == 200
         assert not asked
         assert httpx.get(f"http://{broker.http_address}/api/v1/topics").status_code == 200
