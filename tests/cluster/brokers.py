@@ -60,6 +60,14 @@ def _known(raw: Raw, name: str) -> KnownTopic | None:
     return KnownTopic(bytes(found["topic_id"]), partitions)
 
 
+def make_alone(raw: Raw, broker: int) -> int:
+    """Makes the topic "alone" with one partition, which has its only replica on this broker. Returns the error code."""
+    assigned = [{"partition_index": 0, "broker_ids": [broker]}]
+    topic = {"name": "alone", "num_partitions": -1, "replication_factor": -1, "assignments": assigned, "configs": []}
+    [made] = raw.ask(ApiKey.CREATE_TOPICS, {"topics": [topic], "timeout_ms": 30_000}, 7)["topics"]
+    return int(made["error_code"])
+
+
 def start_registered(broker: BrokerProcess) -> None:
     """Starts a broker, and waits until it has registered, also if an earlier process of it had."""
     before = len(broker.events("registered"))

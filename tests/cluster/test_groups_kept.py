@@ -27,7 +27,7 @@ from krappy.core.kafka.faults import Fault
 from krappy.errors import CoordinatorNotAvailable, NotCoordinator, RequestTimeout, UnknownGroup
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code
-from tests.cluster.brokers import ClusterProcesses, KnownTopic, SharedProcesses, brokers
+from tests.cluster.brokers import ClusterProcesses, KnownTopic, SharedProcesses, brokers, make_alone
 from tests.cluster.consumers import commit as commit_as_member
 from tests.cluster.test_cluster import make_topic
 from tests.cluster.zookeeper import ZooKeeperServer
@@ -343,12 +343,9 @@ def test_a_big_group_of_a_folder_that_was_alone_moves_into_the_topic(
     one.close()
 
 
-def make_alone(raw: Raw, broker: int) -> bool | None:
-    """Makes the topic "alone" with one replica. None: this broker can't make it yet."""
-    assigned = [{"partition_index": 0, "broker_ids": [broker]}]
-    topic = {"name": "alone", "num_partitions": -1, "replication_factor": -1, "assignments": assigned, "configs": []}
-    [made] = raw.ask(ApiKey.CREATE_TOPICS, {"topics": [topic], "timeout_ms": 20_000}, 7)["topics"]
-    return True if made["error_code"] in (Code.NONE, Code.TOPIC_ALREADY_EXISTS) else None
+def alone_is_made(raw: Raw, broker: int) -> bool | None:
+    """None: the broker that is asked can't make it yet."""
+    return True if make_alone(raw, broker) in (Code.NONE, Code.TOPIC_ALREADY_EXISTS) else None
 
 
 def delete_alone(raw: Raw) -> bool | None:
@@ -376,7 +373,7 @@ def test_positions_in_a_topic_that_is_deleted_while_nobody_coordinates_their_gro
         at = cluster.coordinator("g")
         cluster.until_in_sync(OFFSETS)
         others = [id for id in cluster.brokers if id != at]
-        until_answered(cluster, others, lambda raw: make_alone(raw, others[0]))
+        until_answered(cluster, others, lambda raw: alone_is_made(raw, others[0]))
         with Raw(kafka_of(cluster, at)) as raw:
             wait_until(lambda: commit(raw, "g", 0, 7, "alone") == Code.NONE, "it is committed")
             wait_until(lambda: commit(raw, "g", 1, 8) == Code.NONE, "it is committed")
@@ -385,6 +382,6 @@ def test_positions_in_a_topic_that_is_deleted_while_nobody_coordinates_their_gro
         until_answered(cluster, others, delete_alone)
         until_known_anew(cluster, before, anew=False)  # a broker that still knows it would refuse to make it
         if anew:
-            until_answered(cluster, others, lambda raw: make_alone(raw, others[0]))
+            until_answered(cluster, others, lambda raw: alone_is_made(raw, others[0]))
             until_known_anew(cluster, before, anew=True)
         assert until_answered(cluster, others, lambda raw: offsets(raw, "g")) == {1: 8}

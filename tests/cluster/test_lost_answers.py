@@ -21,9 +21,8 @@ from krappy.wire.kafka import ApiKey, Code
 from tests.cluster.brokers import SharedProcesses
 from tests.cluster.consumers import close, commit
 from tests.cluster.lossy import LossyProcesses, lossy_brokers
-from tests.cluster.scattered_transactions import ScatteredProducer, group_coordinator_of
-from tests.cluster.scattered_transactions import leader_of as partition_leader
-from tests.cluster.test_share_groups import leader_of, make_ready
+from tests.cluster.scattered_transactions import ScatteredProducer, group_coordinator_of, leader_of
+from tests.cluster.test_share_groups import group_leader, make_ready
 from tests.cluster.transfers import AGING
 from tests.kafka.raw import Closed, Raw
 from tests.kafka.shares import ACCEPT, Member, beat, earliest
@@ -71,7 +70,7 @@ class Scene:
 
     def name(self, internal: str) -> str:
         """A name, by the internal topic, that this broker coordinates."""
-        return next(name for n in _numbers if leader_of(self.cluster, internal, name := f"n{n}") == BROKER)
+        return next(name for n in _numbers if group_leader(self.cluster, internal, name := f"n{n}") == BROKER)
 
     def has(self, value: bytes) -> bool:
         return value in self.raw.values(self.topic)
@@ -303,7 +302,7 @@ class AcknowledgesShares:
             return False
 
         wait_until(taken, "it is a member")
-        raw = self._scene.stack.enter_context(cluster.as_client(partition_leader(cluster, topic, 0)))
+        raw = self._scene.stack.enter_context(cluster.as_client(leader_of(cluster, topic, 0)))
         with self._coordinator() as coordinator:
             self._joined = Member(raw, self._group, self.member, topic, coordinator=coordinator)
         came: set[int] = set()

@@ -49,14 +49,14 @@ def make_ready(made: ClusterProcesses) -> None:
         made.until_in_sync(topic)
 
 
-def leader_of(cluster: ClusterProcesses, internal: str, group: str) -> int:
+def group_leader(cluster: ClusterProcesses, internal: str, group: str) -> int:
     """The broker that coordinates a group (OFFSETS), or that keeps its states (SHARES). -1: there is none."""
     found = cluster.partitions(internal)
     return found[partition_of(group, len(found))].leader
 
 
 def _is_led(cluster: ClusterProcesses, internal: str, group: str) -> bool:
-    return leader_of(cluster, internal, group) in cluster.running
+    return group_leader(cluster, internal, group) in cluster.running
 
 
 def set_everywhere(cluster: ClusterProcesses, raw: Raw, group: str, settings: dict[str, str]) -> None:
@@ -93,9 +93,12 @@ class Scene:
             name
             for each in count()
             for name in (f"g{number}-{each}",)
-            if states[partition_of(name, len(states))].leader != leader_of(cluster, OFFSETS, name)
+            if states[partition_of(name, len(states))].leader != group_leader(cluster, OFFSETS, name)
         )
-        self.keeper, self.coordinator = leader_of(cluster, SHARES, self.group), leader_of(cluster, OFFSETS, self.group)
+        self.keeper, self.coordinator = (
+            group_leader(cluster, SHARES, self.group),
+            group_leader(cluster, OFFSETS, self.group),
+        )
         third = next(id for id in cluster.brokers if id not in (self.keeper, self.coordinator))
         self.leader = self.keeper if keeper_leads else third
         replicas = [self.leader, *(id for id in cluster.brokers if id != self.leader)]
@@ -126,11 +129,11 @@ class Scene:
         raw = stack.enter_context(self.cluster.asked(self.led_by()))
 
         def taken() -> bool:  # another broker may become the coordinator meanwhile
-            with self.cluster.asked(leader_of(self.cluster, OFFSETS, self.group)) as asked:
+            with self.cluster.asked(group_leader(self.cluster, OFFSETS, self.group)) as asked:
                 return bool(beat(asked, self.group, name, 0, [self.topic])["error_code"] == Code.NONE)
 
         wait_until(taken, "it is a member", LONG_S)
-        with self.cluster.asked(leader_of(self.cluster, OFFSETS, self.group)) as coordinator:
+        with self.cluster.asked(group_leader(self.cluster, OFFSETS, self.group)) as coordinator:
             # A leader leases nothing while its own lease has run out. This may happen on a busy machine.
             return Member(raw, self.group, name, self.topic, coordinator=coordinator, wait_ms=30_000)
 
@@ -150,7 +153,7 @@ class Scene:
         """Waits until the broker that keeps the state has a record with this delivery count."""
 
         def look() -> bool:
-            with self.cluster.asked(leader_of(self.cluster, SHARES, self.group)) as raw:
+            with self.cluster.asked(group_leader(self.cluster, SHARES, self.group)) as raw:
                 row = self.read(raw, -1)
             return any(each["delivery_count"] == deliveries for each in row["state_batches"])
 
@@ -172,7 +175,7 @@ class Scene:
         asked = {"group_id": self.group, "topics": [{"topic_name": self.topic, "partitions": [0]}]}
 
         def look() -> bool:
-            with self.cluster.asked(leader_of(self.cluster, OFFSETS, self.group)) as raw:
+            with self.cluster.asked(group_leader(self.cluster, OFFSETS, self.group)) as raw:
                 (told,) = raw.ask(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, {"groups": [asked]})["groups"]
             assert told["error_code"] in (Code.NONE, *LATER), told
             for part in told["topics"][0]["partitions"] if told["topics"] else ():
@@ -241,7 +244,7 @@ def test_whoever_dies_nothing_acknowledged_comes_again(cluster: ClusterProcesses
             assert scene.acquire(two, 100) == [(1, 1, 3), (3, 5, 2), (6, 9, 1)]
             assert two.acknowledge((1, 1, [ACCEPT])) == 0
             assert scene.position() == (3, 7)
-        with cluster.asked(leader_of(cluster, OFFSETS, scene.group)) as raw:
+        with cluster.asked(group_leader(cluster, OFFSETS, scene.group)) as raw:
             assert beat(raw, scene.group, "one", 1)["error_code"] == 0
     scene.restart(killed)
 
@@ -408,7 +411,7 @@ def test_partitions_that_a_topic_gains_are_read_from_their_first_record(cluster:
 
         def begins() -> bool:  # the group begins at the present end, and not at a later one
             assert one.acquired() == []
-            with cluster.asked(leader_of(cluster, SHARES, scene.group)) as asked:
+            with cluster.asked(group_leader(cluster, SHARES, scene.group)) as asked:
                 return bool(scene.read(asked, -1)["start_offset"] == 10)
 
         wait_until(begins, "it is kept where the group begins")

@@ -14,7 +14,7 @@ from krappy.broker.topics.internal_topics import OFFSETS, SHARES
 from krappy.wire.kafka import ApiKey
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.stepping import stepping, stopping_at
-from tests.cluster.test_share_groups import LONG_S, Scene, leader_of, make_ready
+from tests.cluster.test_share_groups import LONG_S, Scene, group_leader, make_ready
 from tests.cluster.zookeeper import ZooKeeperServer
 from tests.kafka.raw import Closed, Raw, create
 from tests.kafka.shares import ACCEPT, REJECT, Member, earliest, fill, position
@@ -95,7 +95,7 @@ def test_a_broker_of_a_cluster(cluster: ClusterProcesses, who: str, step: str) -
         if who == "keeper":  # the leader sends the state again, to the broker that keeps it by then
             told = one.raw.receive()
             assert told["responses"][0]["partitions"][0]["error_code"] == 0, told
-            assert leader_of(cluster, SHARES, scene.group) in cluster.running
+            assert group_leader(cluster, SHARES, scene.group) in cluster.running
             assert scene.position() == (3, 7)
             assert scene.acquire(one, 1) == [(3, 3, 1)]
         else:
@@ -103,7 +103,7 @@ def test_a_broker_of_a_cluster(cluster: ClusterProcesses, who: str, step: str) -
                 one.raw.receive()
             for internal in (OFFSETS, SHARES):
                 wait_until(
-                    lambda internal=internal: leader_of(cluster, internal, scene.group) in cluster.running,  # type: ignore[misc]
+                    lambda internal=internal: group_leader(cluster, internal, scene.group) in cluster.running,  # type: ignore[misc]
                     f"another broker leads {internal}",
                     LONG_S,
                 )

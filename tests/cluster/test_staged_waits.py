@@ -195,16 +195,6 @@ def with_small_disk(tmp_path: Path, disk: Tmpfs, shared_processes: SharedProcess
         yield made
 
 
-def fill(disk: Tmpfs) -> None:
-    """Fills the disk to the last byte, as other programs may do."""
-    with (disk.folder / "others").open("ab", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(4096))
-        except OSError:
-            return
-
-
 def test_a_full_disk_of_one_broker(with_small_disk: ClusterProcesses, disk: Tmpfs) -> None:
     """A job waits if it has events for a partition that this broker leads. But jobs that the broker coordinates can be
     dropped, and groups can commit their offsets there, because neither needs room for events."""
@@ -223,7 +213,7 @@ def test_a_full_disk_of_one_broker(with_small_disk: ClusterProcesses, disk: Tmpf
                 staged.send(b"value", partition=0)
                 tokens[job] = staged.seal()
         group = next(f"group-{number}" for number in count() if cluster.coordinator(f"group-{number}") == full)
-        fill(disk)
+        disk.fill()
         wait_until(lambda: bool(cluster.events(full, "events_refused")), "it is full", LONG_S)
         assert leader_of(cluster, "t", 0) == full
         publishing = Commit(cluster, waiting, [tokens[waiting]])

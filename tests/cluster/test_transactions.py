@@ -13,7 +13,7 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 
 from krappy.broker.topics.internal_topics import OFFSETS, TRANSACTIONS
 from krappy.wire.kafka import ApiKey, Code
-from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
+from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers, make_alone
 from tests.cluster.consumers import ends
 from tests.cluster.scattered_transactions import ScatteredProducer, coordinator_of, leader_of
 from tests.cluster.test_cluster import make_topic
@@ -223,7 +223,8 @@ def test_the_next_coordinator_completes_what_was_decided(cluster: ClusterProcess
     cluster.until_in_sync(TRANSACTIONS)
     first = coordinator_of(cluster, "x")
     away = next(id for id in cluster.brokers if id != first)
-    make_alone(cluster, away)
+    with cluster.asked(away) as raw:
+        assert make_alone(raw, away) == Code.NONE
     there = next(index for index in range(PARTITIONS) if leader_of(cluster, "t", index) != away)
     assert one.add(("t", there), ("alone", 0)) == Code.NONE
     assert one.write("t", there) == one.write("alone", 0) == Code.NONE
@@ -235,15 +236,6 @@ def test_the_next_coordinator_completes_what_was_decided(cluster: ClusterProcess
     wait_until(lambda: one.state() == ("CompleteCommit" if commit else "CompleteAbort"), "the next one completes it")
     assert values(cluster, "t", there) == values(cluster, "alone", 0) == ([b"v"] if commit else [])
     check_nothing_is_open(cluster, "alone")
-
-
-def make_alone(cluster: ClusterProcesses, broker: int) -> None:
-    """Makes the topic "alone" with one partition, which has its only replica on this broker."""
-    assigned = [{"partition_index": 0, "broker_ids": [broker]}]
-    topic = {"name": "alone", "num_partitions": -1, "replication_factor": -1, "assignments": assigned, "configs": []}
-    with cluster.asked(broker) as raw:
-        [made] = raw.ask(ApiKey.CREATE_TOPICS, {"topics": [topic], "timeout_ms": 30_000}, 7)["topics"]
-    assert made["error_code"] == Code.NONE
 
 
 def test_a_transaction_that_takes_too_long_is_aborted_by_the_next_coordinator(cluster: ClusterProcesses) -> None:

@@ -26,7 +26,7 @@ from krappy.store.groups import STATE, group_key
 from krappy.types import Entry, Event, Headers
 from krappy.wire.kafka import ApiKey
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
-from tests.cluster.test_share_groups import leader_of, make_ready, set_everywhere
+from tests.cluster.test_share_groups import group_leader, make_ready, set_everywhere
 from tests.kafka.shares import ACCEPT, Member, beat
 from tests.kafka.test_latest_wire import following, rows
 from tests.process import wait_until
@@ -74,7 +74,7 @@ class Scene(NamedTuple):
 
     def name_at(self, internal: str, broker: int) -> str:
         """The name of a group that this broker coordinates, or whose states it keeps."""
-        return next(name for n in _numbers if leader_of(self.cluster, internal, name := f"g{n}") == broker)
+        return next(name for n in _numbers if group_leader(self.cluster, internal, name := f"g{n}") == broker)
 
     def led_by(self) -> int:
         return self.cluster.partitions(self.topic)[0].leader
@@ -93,7 +93,7 @@ class Scene(NamedTuple):
 
     def share(self, group: str) -> list[int]:
         """Fetches as a member of a share group until records come, and acknowledges them. Returns their offsets."""
-        coordinator = partial(leader_of, self.cluster, OFFSETS, group)
+        coordinator = partial(group_leader, self.cluster, OFFSETS, group)
         wait_until(lambda: coordinator() in self.cluster.running, "there is a coordinator", LONG_S)
         with self.cluster.asked(self.led_by()) as raw, self.cluster.asked(coordinator()) as its:
             wait_until(lambda: beat(its, group, "one", 0, [self.topic])["error_code"] == 0, "it is a member", LONG_S)
@@ -240,7 +240,7 @@ def test_what_was_not_acknowledged_comes_again_though_nothing_new_is_written(clu
         made.lose()
         made.heal()
         cluster.spread(SHARES)
-        wait_until(lambda: leader_of(cluster, SHARES, group) == FIRST, "it coordinates", LONG_S)
+        wait_until(lambda: group_leader(cluster, SHARES, group) == FIRST, "it coordinates", LONG_S)
         with consumer(client, made.topic, group) as reader:
             assert take(reader, KEPT) == {b"kept"}
 
@@ -265,7 +265,7 @@ def last_state(cluster: ClusterProcesses, group: str, topic: str) -> tuple[bytes
     """(the last state of a group in the topic's partition as it is kept, without the topic's id; its headers)."""
     key, index = group_key(STATE, group, topic, 0), partition_of(group, len(cluster.partitions(SHARES)))
     found: tuple[bytes, Headers] = b"", ()
-    with cluster.asked(leader_of(cluster, SHARES, group)) as raw:
+    with cluster.asked(group_leader(cluster, SHARES, group)) as raw:
         offset, end = 0, 1
         while offset < end:
             answer = raw.fetch(SHARES, offset, index)
@@ -315,7 +315,7 @@ def move(cluster: ClusterProcesses, internal: str, *groups: str) -> None:
     indexes = {partition_of(group, len(cluster.partitions(internal))) for group in groups}
     reassign(cluster, internal, {index: [LOST, THIRD] for index in indexes})
     elect(cluster, internal, indexes)
-    wait_until(lambda: {leader_of(cluster, internal, group) for group in groups} == {LOST}, "it coordinates", LONG_S)
+    wait_until(lambda: {group_leader(cluster, internal, group) for group in groups} == {LOST}, "it coordinates", LONG_S)
 
 
 def reassign(cluster: ClusterProcesses, topic: str, replicas: Mapping[int, list[int]]) -> None:

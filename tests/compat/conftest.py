@@ -18,6 +18,7 @@ from tests.compat.clients.base import Client, Codec
 from tests.compat.clients.kcat import Kcat
 from tests.compat.clients.of_python import OF_PYTHON
 from tests.compat.servers import UNDER_TEST, KrappyServer, Server, server
+from tests.security.conftest import authority, provider  # noqa: F401
 
 NAMES = ("confluent-kafka", "kafka-python", "aiokafka", "kcat", "kafkajs", "java-3", "java-4")
 GetClient = Callable[[str], Client]

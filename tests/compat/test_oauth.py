@@ -11,18 +11,7 @@ from krappy.testing.running import RunningBroker, run_broker
 from tests.compat import tools
 from tests.compat.kafka_tools import KafkaTools
 from tests.security.authority import Authority
-from tests.security.identity import IdentityProvider, identity_provider
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
-def provider() -> Iterator[IdentityProvider]:
-    with identity_provider() as found:
-        yield found
+from tests.security.identity import IdentityProvider
 
 
 @pytest.fixture(scope="module")

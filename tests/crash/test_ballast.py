@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {
 
 
 class Small(Tmpfs):
-    """A file system of 16 MiB, and the file with which other programs fill it."""
+    """A file system of 16 MiB."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "16m")
@@ -41,18 +41,6 @@ class Small(Tmpfs):
     @property
     def ballast(self) -> int:
         return (self.folder / "data" / "ballast").stat().st_size
-
-    def fill(self) -> None:
-        """Fills the file system to the last byte. That includes room that the broker frees meanwhile."""
-        with (self.folder / "others").open("ab", buffering=0) as file:
-            try:
-                while True:
-                    file.write(bytes(4096))
-            except OSError:
-                return
-
-    def clear(self) -> None:
-        (self.folder / "others").unlink(missing_ok=True)
 
 
 @pytest.fixture

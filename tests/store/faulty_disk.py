@@ -11,6 +11,7 @@ import errno
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 from krappy.store.disk import Buffer, Disk, File
 
@@ -57,6 +58,22 @@ class Everything(Keep):
 
     def page(self) -> bool:
         return True
+
+
+class Chance(Keep):
+    """Keeps what chance decides."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance = Random(seed)
+
+    def name(self) -> bool:
+        return self._chance.random() < 0.5
+
+    def size(self, synced: int, written: int) -> int:
+        return self._chance.randint(min(synced, written), max(synced, written))
+
+    def page(self) -> bool:
+        return self._chance.random() < 0.5
 
 
 class FaultyFile(File):

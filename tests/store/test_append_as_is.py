@@ -18,12 +18,11 @@ from krappy.store import checkpoint as checkpoints
 from krappy.store.log import Log
 from krappy.store.writing import HOLES_AHEAD
 from tests.store.compacted import CONFIG, Table
-from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
+from tests.store.faulty_disk import Chance, Everything, FaultyDisk, Keep, PowerLoss
 from tests.store.logs import FOLDER, SMALL, filled, forget_checkpoint, made, offsets, opened, rows
-from tests.store.test_cleaner import Some
 
 Batch = tuple[BatchHeader, bytes]
-KEEPS = [Keep(), Everything(), *map(Some, range(6))]
+KEEPS = [Keep(), Everything(), *map(Chance, range(6))]
 
 
 def placed(offset: int, *values: bytes | None, epoch: int = 0, data: bytes = b"") -> Batch:

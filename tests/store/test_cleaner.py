@@ -19,7 +19,7 @@ from krappy.store.cleaner import Candidate
 from krappy.store.pool import Pool
 from tests.long import some
 from tests.store.compacted import CONFIG, Table
-from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
+from tests.store.faulty_disk import Chance, Everything, FaultyDisk, Keep, PowerLoss
 from tests.store.logs import FOLDER, Row, log_files, made, offsets, opened, rows
 
 
@@ -302,23 +302,7 @@ def built(disk: FaultyDisk) -> Table:
     return table
 
 
-class Some(Keep):
-    """Keeps what chance decides."""
-
-    def __init__(self, seed: int) -> None:
-        self._chance = random.Random(seed)
-
-    def name(self) -> bool:
-        return self._chance.random() < 0.5
-
-    def size(self, synced: int, written: int) -> int:
-        return self._chance.randint(min(synced, written), max(synced, written))
-
-    def page(self) -> bool:
-        return self._chance.random() < 0.5
-
-
-@pytest.mark.parametrize("keep", some([Keep(), Everything(), Some(1), Some(2), Some(3)], 2))
+@pytest.mark.parametrize("keep", some([Keep(), Everything(), Chance(1), Chance(2), Chance(3)], 2))
 def test_power_goes_at_every_step_of_a_clean(keep: Keep) -> None:
     """Whenever the power goes: no event that counts is lost, none comes back to life, and the next cleaning does the
     rest."""

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from krappy.errors import StorageError
 from krappy.settings.topic import TopicConfig
 from krappy.store.log import Log
-from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
+from tests.store.faulty_disk import Chance, Everything, FaultyDisk, Keep, PowerLoss
 from tests.store.logs import FOLDER, made, rows
-from tests.store.test_cleaner import Some
 
 CONFIG = TopicConfig(segment_bytes=300, index_interval_bytes=100)
 
@@ -178,7 +177,7 @@ STEP = st.tuples(
     st.integers(0, 10**6),
     st.one_of(st.just(None), st.just(None), st.just(None), st.integers(0, 30)),  # the power goes at this operation
 )
-KEEPS = st.one_of(st.builds(Keep), st.builds(Everything), st.builds(Some, st.integers(0, 1000)))
+KEEPS = st.one_of(st.builds(Keep), st.builds(Everything), st.builds(Chance, st.integers(0, 1000)))
 AGAIN = st.one_of(st.none(), st.tuples(st.integers(0, 12), KEEPS))
 
 

@@ -11,11 +11,10 @@ import pytest
 
 from krappy.errors import StorageError
 from tests.store.compacted import CONFIG, Table
-from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
+from tests.store.faulty_disk import Chance, Everything, FaultyDisk, Keep, PowerLoss
 from tests.store.logs import FOLDER, filled, made, offsets, opened, rows
-from tests.store.test_cleaner import Some
 
-KEEPS = [Keep(), *map(Some, range(6))]
+KEEPS = [Keep(), *map(Chance, range(6))]
 
 
 def dies(disk: FaultyDisk, step: int, work: Callable[[], object]) -> bool:
@@ -93,7 +92,7 @@ def test_a_start_that_was_told_does_not_go_back(keep: Keep) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_power_goes_while_a_start_finishes_a_deletion(seed: int) -> None:
     for disk in killed_twice(deleting, seed):
-        disk.crash(Some(seed))
+        disk.crash(Chance(seed))
         log = opened(FOLDER, disk=disk)
         assert log.start_offset in (0, 40)
         assert offsets(rows(log)) == list(range(log.start_offset, 60))
@@ -104,7 +103,7 @@ def test_power_goes_while_a_start_finishes_a_cleaning(seed: int) -> None:
     table = small(FaultyDisk())
     counting = {(offset, key) for key, offset in table.latest.items()}
     for disk in killed_twice(cleaning, seed):
-        disk.crash(Some(seed))
+        disk.crash(Chance(seed))
         log = opened(FOLDER, CONFIG, disk)
         assert counting <= {(row.offset, row.key) for row in rows(log)}
         assert log.end_offset == table.end

@@ -3,26 +3,13 @@ between two steps."""
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
 from krappy.store.log import Log
-from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
+from tests.store.faulty_disk import Chance, Everything, FaultyDisk, Keep, PowerLoss
 from tests.store.logs import FOLDER, SMALL, made
 
-
-class Some(Keep):
-    """A loss of power after which some of the folder's changes are there, and others are not, even older ones."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = Random(seed)
-
-    def name(self) -> bool:
-        return self.random.random() < 0.5
-
-
-KEPT = [Everything(), Keep(), *map(Some, range(12))]
+KEPT = [Everything(), Keep(), *map(Chance, range(12))]
 
 
 @pytest.mark.parametrize("new", [True, False], ids=["unsynced", "synced"])

@@ -16,14 +16,13 @@ from krappy.store.checkpoint import Checkpoint
 from krappy.store.format import REACHED, REACHED_SIZE
 from krappy.store.log import Log
 from krappy.store.reached import Reached, ReachedFile
-from tests.store.faulty_disk import Everything, FaultyDisk, FaultyFile, Keep, PowerLoss
+from tests.store.faulty_disk import Chance, Everything, FaultyDisk, FaultyFile, Keep, PowerLoss
 from tests.store.logs import FOLDER, SMALL, forget_checkpoint, made
-from tests.store.test_cleaner import Some
 
 ID = b"topic id, 16 b. "
 FILE = FOLDER.parent / REACHED
 HALF_REMOVED = -1
-KEEPS = [Keep(), Everything(), *map(Some, range(3))]
+KEEPS = [Keep(), Everything(), *map(Chance, range(3))]
 
 
 def append(log: Log, count: int, epoch: int = 0) -> None:
@@ -149,7 +148,7 @@ def life(disk: FaultyDisk, synced: list[int]) -> None:
 @pytest.mark.parametrize("keep", KEEPS)
 def test_no_crash_makes_a_log_look_like_an_old_copy(keep: Keep) -> None:
     """There is a kill or a loss of power at any step. After a kill the record says how far the log surely was."""
-    for step in range(KEEPS.index(keep) % 3, 2_000, 3 if isinstance(keep, Some) else 1):
+    for step in range(KEEPS.index(keep) % 3, 2_000, 3 if isinstance(keep, Chance) else 1):
         disk, synced = FaultyDisk(), [0]
         disk.dies_at = step
         try:

@@ -12,26 +12,10 @@ import pytest
 from krappy.errors import CorruptBatch, StorageError
 from krappy.records import batch
 from krappy.store.staging import StagedFiles, framed
-from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
+from tests.store.faulty_disk import Chance, Everything, FaultyDisk, Keep, PowerLoss
 
 FOLDER = Path("/data/staging")
 Frame = tuple[int, bytes]  # partition, batch
-
-
-class Some(Keep):
-    """Keeps what chance decides."""
-
-    def __init__(self, seed: int) -> None:
-        self._chance = Random(seed)
-
-    def name(self) -> bool:
-        return self._chance.random() < 0.5
-
-    def size(self, synced: int, written: int) -> int:
-        return self._chance.randint(min(synced, written), max(synced, written))
-
-    def page(self) -> bool:
-        return self._chance.random() < 0.5
 
 
 class Attempts:
@@ -83,7 +67,7 @@ class Attempts:
             assert self.read(id) == self.frames[id]
 
 
-@pytest.mark.parametrize("keep", [Keep(), Everything(), Some(1), Some(2), Some(3)])
+@pytest.mark.parametrize("keep", [Keep(), Everything(), Chance(1), Chance(2), Chance(3)])
 def test_power_goes_at_every_step(keep: Keep) -> None:
     disk = FaultyDisk()
     Attempts(disk).run()

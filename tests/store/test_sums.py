@@ -21,9 +21,8 @@ from krappy.store.log import Log
 from krappy.store.sums import ProvenFile, Summing, Sums
 from tests.long import some
 from tests.store.compacted import CONFIG, Table
-from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
+from tests.store.faulty_disk import Chance, Everything, FaultyDisk, Keep, PowerLoss
 from tests.store.logs import FOLDER, Row, log_files, opened, rows, unpacked
-from tests.store.test_cleaner import Some
 
 UNPROTECTED = range(16)  # the bytes of a batch that its checksum does not cover: base offset, length, leader epoch
 
@@ -238,7 +237,7 @@ def test_a_segment_that_goes_takes_its_sums_along(tmp_path: Path) -> None:
     assert rows(log) == [row for row in table.rows if row.offset >= log.start_offset]
 
 
-@pytest.mark.parametrize("keep", some([Everything(), Keep(), *map(Some, range(6))], 3))
+@pytest.mark.parametrize("keep", some([Everything(), Keep(), *map(Chance, range(6))], 3))
 def test_an_honest_log_is_never_accused_after_a_stop_between_any_two_steps(keep: Keep) -> None:
     disk, step, died = FaultyDisk(), 0, True
     table = Table(FOLDER, disk)
