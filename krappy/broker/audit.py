@@ -179,7 +179,8 @@ class Audit:
         if not self.on:
             return
         asked = ASKED.get()
-        if asked is not None and event != "ended":  # the line of the change says whose request ended it
+        # Not of what ends: the line of the change says whose request ended it.
+        if asked is not None and event != "ended" and _has_asked(asked.asker.principal, facts):
             facts = {**facts, "client_id": asked.client_id, "api": asked.api}
         summed = None
         if place == FAILURES:
@@ -237,6 +238,13 @@ class Audit:
 
     def _failed(self, error: str, lines: int) -> None:
         self._runtime.report("audit_failed", error=error, lines=lines)
+
+
+def _has_asked(principal: Principal, facts: Facts) -> bool:
+    """Whether these facts are of who sends the request that is handled now. Else the request has only ended the wait of
+    somebody else's."""
+    name = str(principal)
+    return (facts["host"], facts.get("principal", name)) == (principal.host, name)
 
 
 def _source(principal: Principal) -> Source:

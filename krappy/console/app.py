@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
 from starlette.exceptions import HTTPException
@@ -42,6 +42,7 @@ from krappy.console.api import (
     BodyRoom,
     Call,
     payer_of,
+    principal_of,
     read_arguments,
     respond,
     wants_binary,
@@ -269,10 +270,10 @@ class App:
         document = encode(openapi.document(OPERATIONS), binary=False)
         self._router = Router(
             [
-                Route("/api/v1/openapi.json", _Paid(console, _Fixed(document, "application/json"))),
-                Route("/metrics", _Paid(console, metrics.Metrics(console))),
+                Route("/api/v1/openapi.json", _Paid(console, "openapi", _Fixed(document, "application/json"))),
+                Route("/metrics", _Paid(console, "metrics", metrics.Metrics(console))),
                 *(Route(path, PathOperations(console, operations)) for path, operations in paths.items()),
-                Mount("/", _Paid(console, _Pages(packages=[("krappy.console", "static")], html=True))),
+                Mount("/", _Paid(console, "pages", _Pages(packages=[("krappy.console", "static")], html=True))),
             ],
             redirect_slashes=False,
         )
@@ -290,6 +291,7 @@ class App:
                 message = {**message, "headers": headers + HEADERS}
             await send(message)
 
+        ASKED.set(None)  # the connection's request before this one may have been somebody else's
         try:
             await self._handle(scope, receive, harden)
         except Exception as error:
@@ -392,14 +394,21 @@ class App:
         return Problem(TYPE + "UNKNOWN_SERVER_ERROR", TITLES[500], 500, detail, "UNKNOWN_SERVER_ERROR"), {}
 
 
-class _Paid:
-    """Serves what is no operation of the API (ASGI). Its time counts for request_percentage, too."""
+class _Sender(NamedTuple):
+    principal: Principal
 
-    def __init__(self, console: Console, app: Any) -> None:
+
+class _Paid:
+    """Serves what is no operation of the API (ASGI). Its time counts for request_percentage, too. `name`: of what is
+    asked for, in the audit log."""
+
+    def __init__(self, console: Console, name: str, app: Any) -> None:
         self._console = console
+        self._name = name
         self._app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        ASKED.set(AskedFor(_Sender(principal_of(scope)), self._name))
         payer = payer_of(self._console, scope)
         payer.check()
         await payer.timed(self._app(scope, receive, send))

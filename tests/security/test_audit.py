@@ -27,7 +27,7 @@ from tests.batches import Row, encode_rows
 from tests.handlers.raw import Raw as Native
 from tests.kafka.raw import Raw
 from tests.process import json_lines, wait_until
-from tests.security.guarded import rule
+from tests.security.guarded import filtered, rule
 
 SECRET = "correct-horse-battery"
 Line = dict[str, Any]
@@ -87,6 +87,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audited]:
         failed_authentication_delay_ms=1,
         audit_log=f"file:{folder}/audit",
         audit_allowed="writes",
+        group_initial_rebalance_delay_ms=0,
     ) as broker:
         yield Audited(broker, folder / "audit")
 
@@ -144,6 +145,52 @@ def test_the_acl_that_denies_is_named(audited: Audited) -> None:
     assert acl["after"]["principal"] == "User:ada"
     found = audited.wait(lambda line: line["event"] == "denied" and line.get("resource") == "denied-by-one")
     assert found["reason"] == f"ACL {acl['name']} denies it"
+
+
+def test_a_denial_names_nothing_of_anothers_request_that_brings_it_about(audited: Audited) -> None:
+    """A member waits for the other one of its group, and may not read the group any more when that one comes."""
+    times = {"session_timeout_ms": 30_000, "rebalance_timeout_ms": 30_000}
+    group = {"group_id": "waits", "protocol_type": "consumer", "protocols": [{"name": "range"}], **times}
+    allowed = rule(Resource.GROUP, "waits", Op.READ, host="*", principal="User:ada")
+    with (
+        logged_in(audited.broker, "admin", client_id="the-other") as other,
+        logged_in(audited.broker, "ada", client_id="hers") as raw,
+    ):
+        assert other.ask(ApiKey.CREATE_ACLS, {"creations": [allowed]})["results"][0]["error_code"] == 0
+        joined = other.ask(ApiKey.JOIN_GROUP, group, 3)
+        raw.send(ApiKey.JOIN_GROUP, group, 3)
+        alive = {"group_id": "waits", "member_id": joined["member_id"], "generation_id": joined["generation_id"]}
+        wait_until(lambda: other.ask(ApiKey.HEARTBEAT, alive)["error_code"] != 0, "she waits for the other")
+        other.ask(ApiKey.DELETE_ACLS, {"filters": [filtered(principal_filter="User:ada")]})
+        assert other.ask(ApiKey.JOIN_GROUP, {**group, "member_id": joined["member_id"]}, 3)["error_code"] == 0
+        assert raw.receive()["error_code"] == Code.GROUP_AUTHORIZATION_FAILED
+    found = audited.wait(lambda line: line["event"] == "denied" and line.get("resource") == "waits")
+    assert found["principal"] == "User:ada"
+    assert not {"api", "client_id"} & found.keys()
+
+
+def test_what_several_users_ask_over_one_connection_is_told_of_each(audited: Audited) -> None:
+    """As over a proxy, which keeps its connection."""
+    transport = httpx.HTTPTransport(local_address="127.0.0.9")
+    url = f"http://{audited.broker.http_address}"
+    with httpx.Client(base_url=url, transport=transport, trust_env=False) as web:
+        assert web.get("/api/v1/groups", auth=("admin", SECRET)).status_code == 200
+        assert web.get("/metrics", auth=("ada", SECRET)).status_code == 403
+        assert web.get("/api/v1/topics", auth=("ada", "wrong-password")).status_code == 401
+    denied, failed = (
+        audited.wait(lambda line, event=event: line["event"] == event and line["host"] == "127.0.0.9")  # type: ignore[misc]
+        for event in ("denied", "authentication_failed")
+    )
+    assert (denied["principal"], denied["api"]) == ("User:ada", "metrics")
+    assert "api" not in failed
+
+
+def test_a_logout_of_everybody_is_told_if_nobody_is_logged_in_at_this_broker(audited: Audited) -> None:
+    """At other brokers of a cluster they may be."""
+    url = f"http://{audited.broker.http_address}/api/v1/logout?all=true"
+    assert httpx.post(url, auth=("admin", SECRET), trust_env=False).status_code == 200
+    found = audited.wait(lambda line: line["event"] == "changed" and line["kind"] == "sessions")
+    assert (found["principal"], found["api"]) == ("User:admin", "log_out")
 
 
 def test_every_change_is_told_with_before_and_after(audited: Audited) -> None:
