@@ -39,6 +39,7 @@ AT_ONCE = 500  # ACLs that one write of the tree adds or deletes
 REMEMBERED = 10_000  # decisions that are remembered at most
 LONGEST_REMEMBERED = 255  # characters: no decision about a longer name is remembered, since peers may send any
 TURN = 500  # grants of open things that are looked at in one turn
+ENDS = 16  # open things that end in one turn: a member of a group gives leases back in all of its partitions
 _FAILURES: dict[Resource, tuple[type[AuthorizationFailed], str]] = {
     Resource.TOPIC: (TopicAuthorizationFailed, "the topic"),
     Resource.GROUP: (GroupAuthorizationFailed, "the group"),
@@ -179,19 +180,21 @@ class Authorizer:
         left = TURN
         for opened in tuple(self._open):
             if opened in self._open:
-                self._look_at(opened, self._tell_ended)
-                left -= len(opened.grants)
+                ended = self._look_at(opened, self._tell_ended)
+                left -= max(TURN // ENDS if ended else 0, len(opened.grants))
             if left <= 0:
                 left = TURN
                 await trio.lowlevel.checkpoint()
 
-    def _look_at(self, opened: OpenGrants, tell: Callable[[Principal, Grant], None]) -> None:
-        """Ends `opened`, only once, if one of its grants is not allowed."""
+    def _look_at(self, opened: OpenGrants, tell: Callable[[Principal, Grant], None]) -> bool:
+        """Ends `opened`, only once, if one of its grants is not allowed. Returns whether it did."""
         missing = next((each for each in opened.grants if not self.allows(opened.principal, each)), None)
-        if missing is not None:
-            self._open.pop(opened, None)
-            tell(opened.principal, missing)
-            opened.end(refusal(opened.principal, missing))
+        if missing is None:
+            return False
+        self._open.pop(opened, None)
+        tell(opened.principal, missing)
+        opened.end(refusal(opened.principal, missing))
+        return True
 
     def tell_denied(self, principal: Principal, grant: Grant) -> None:
         """Notes the refusal in the audit log."""
