@@ -11,6 +11,9 @@ Rules, kept here:
   with the same bytes and is not shorter: these were taken already, and are being sent. It takes at most `PIECE` bytes
   at a time.
 - Nothing is ever sent without encryption, but for `reject`.
+- A client may send a few certificates besides its own. OpenSSL keeps them, some KB each, with the connection and with
+  its session, which others of that client may resume: of TLS 1.2, up to 20,480 sessions for five minutes. A client that
+  sends more is refused, and its session is not kept.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ PART = 17 << 10  # bytes that are decrypted at a time: a whole record, or 640 ke
 FRUITLESS = 64 << 10  # four times as many as the largest record has
 RECORD = 16 << 10  # bytes that are encrypted at a time: OpenSSL keeps as much memory for each connection
 PIECE = 256 << 10  # bytes of one `recv` or `send`, which takes about 0.1 ms
+MOST_CERTIFICATES, LONGEST_CHAIN = 6, 32 << 10  # certificates that a client may send, and their bytes
 
 
 class TlsSocket(socket.socket):
@@ -49,14 +53,16 @@ class TlsSocket(socket.socket):
         self._taken = 0  # bytes of a `send` that are among these
         self._more = False  # not all that has come was read
         self._fruitless = 0  # bytes that have come since the caller last got something
+        self._refused = False  # the peer was, after the handshake
 
     def do_handshake(self) -> None:
         """Goes on with the handshake, by a part of what has come. Raises ssl.SSLWantReadError and
-        ssl.SSLWantWriteError until it is done."""
+        ssl.SSLWantWriteError until it is done; OSError."""
         fetched = False
         while True:
             try:
                 self._tls.do_handshake()
+                self._check_chain()
                 self._flush()
                 return
             except ssl.SSLWantReadError:
@@ -71,6 +77,15 @@ class TlsSocket(socket.socket):
                 with suppress(OSError):
                     self._flush()  # the alert that says why
                 raise
+
+    def _check_chain(self) -> None:
+        """Raises OSError if a client has sent too many certificates."""
+        if not self._server_side:
+            return
+        sent = self._chain("get_unverified_chain", MOST_CERTIFICATES + 1)
+        if len(sent) > MOST_CERTIFICATES or sum(map(len, sent)) > LONGEST_CHAIN:
+            self._refused = True
+            raise OSError(f"more than {MOST_CERTIFICATES} certificates, or {LONGEST_CHAIN} bytes of them")
 
     def _fetch(self) -> int:
         """Takes a part of what has come; returns its size. Raises SSLWantReadError when nothing has."""
@@ -167,11 +182,15 @@ class TlsSocket(socket.socket):
     def proof(self) -> list[bytes]:
         """The DER of the certificates by which the peer's was found good, from its own to an authority's. Empty if that
         is not known: the peer has shown none, or has resumed an earlier session."""
-        told = getattr(self._tls, "get_verified_chain", None)
+        return self._chain("get_verified_chain")
+
+    def _chain(self, getter: str, most: int | None = None) -> list[bytes]:
+        """The DER of the certificates that a getter of OpenSSL's gives; of the first ones, if `most` is given."""
+        told = getattr(self._tls, getter, None)
         if told is not None:
-            return [bytes(each) for each in told()]
-        chain = self._tls._sslobj.get_verified_chain()  # type: ignore[attr-defined]  # public since Python 3.13
-        return [ssl.PEM_cert_to_DER_cert(each.public_bytes()) for each in chain or ()]
+            return [bytes(each) for each in told()[:most]]
+        chain = getattr(self._tls._sslobj, getter)() or ()  # type: ignore[attr-defined]  # public since Python 3.13
+        return [ssl.PEM_cert_to_DER_cert(each.public_bytes()) for each in chain[:most]]
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -188,8 +207,9 @@ class TlsSocket(socket.socket):
 
     def close(self) -> None:
         """Tells the peer that nothing more comes, if this is the server's side, and closes the socket. (A client's may
-        be a copy in a forked process, which must not say anything.)"""
-        if self._server_side and self.fileno() >= 0:
+        be a copy in a forked process, which must not say anything.) A peer that was refused is told nothing: OpenSSL
+        then forgets the session."""
+        if self._server_side and self.fileno() >= 0 and not self._refused:
             with suppress(OSError, ValueError):
                 self._tls.unwrap()
             with suppress(OSError, ValueError):

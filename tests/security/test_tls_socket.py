@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from krappy.server.sockets import has_left
-from krappy.tls import PART, PIECE, TlsSocket
+from krappy.tls import MOST_CERTIFICATES, PART, PIECE, TlsSocket
 from tests.process import wait_until
 from tests.security.authority import Authority
 
@@ -37,18 +37,27 @@ def listening() -> socket.socket:
     return found
 
 
-def greeted(listener: socket.socket, certificate: str) -> TlsSocket:
-    """The server's side of the next connection, after its handshake."""
+def context_of(certificate: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF  # as in the server's contexts
     context.load_cert_chain(certificate)
-    found = TlsSocket(context, listener.accept()[0])
+    return context
+
+
+def greet(sock: TlsSocket) -> None:
     while True:
         try:
-            found.do_handshake()
-            return found
+            sock.do_handshake()
+            return
         except ssl.SSLWantReadError:
-            select.select([found], [], [], 60)
+            select.select([sock], [], [], 60)
+
+
+def greeted(listener: socket.socket, certificate: str) -> TlsSocket:
+    """The server's side of the next connection, after its handshake."""
+    found = TlsSocket(context_of(certificate), listener.accept()[0])
+    greet(found)
+    return found
 
 
 @contextmanager
@@ -151,6 +160,35 @@ def test_a_step_of_a_handshake_takes_a_bounded_part(authority: Authority) -> Non
                 with pytest.raises(ssl.SSLWantReadError):
                     server.do_handshake()
                 assert waiting(server) == len(sent) - steps * PART
+
+
+@pytest.mark.parametrize("more", [MOST_CERTIFICATES - 1, MOST_CERTIFICATES])
+def test_who_sends_many_certificates_is_refused_and_forgotten(authority: Authority, tmp_path: Path, more: int) -> None:
+    """OpenSSL keeps what a client sends for as long as it keeps the session, though nobody may resume that."""
+    sent = tmp_path / "sent.pem"
+    sent.write_bytes(Path(authority.issue("ada")).read_bytes() + more * Path(authority.ca).read_bytes())
+    context = context_of(authority.issue("127.0.0.1"))
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(authority.ca)
+    client = authority.context(str(sent))
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    client.options |= ssl.OP_NO_TICKET  # so that the server keeps the session
+
+    def connect() -> None:
+        sock = socket.create_connection(listener.getsockname(), 60)
+        with contextlib.suppress(OSError), client.wrap_socket(sock, server_hostname="127.0.0.1") as tls:
+            tls.recv(1)
+
+    with listening() as listener:
+        thread = threading.Thread(target=connect)
+        thread.start()
+        refused = more == MOST_CERTIFICATES
+        told = pytest.raises(OSError, match="certificates") if refused else contextlib.nullcontext()
+        with TlsSocket(context, listener.accept()[0]) as server, told:
+            greet(server)
+        thread.join(60)
+    del server, told
+    assert context.session_stats()["number"] == (0 if refused else 1)
 
 
 def update_keys(sock: ssl.SSLSocket, *, both: bool = False) -> None:
