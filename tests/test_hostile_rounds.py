@@ -24,6 +24,7 @@ from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, encode_request
 from tests.kafka.raw import Closed, Raw
+from tests.kafka.shares import beat, earliest, fill
 from tests.long import LONG
 from tests.peer import Peer
 from tests.rounds import Rounds
@@ -307,7 +308,49 @@ def backups(victim: Victim) -> None:
             peer.receive()
 
 
+def share_fetch(member: str, epoch: int, topic: bytes = b"", indexes: Sequence[int] = (), records: int = 0) -> Any:
+    parts = [{"partition_index": index, "acknowledgement_batches": []} for index in indexes]
+    topics = [{"topic_id": topic, "partitions": parts}] if parts else []
+    head = {"group_id": "shares", "member_id": member, "share_session_epoch": epoch, "topics": topics}
+    return head | {"max_bytes": 1 << 20, "max_records": records, "batch_size": 1, "min_bytes": 1, "max_wait_ms": 0}
+
+
+def share_partitions(victim: Victim) -> None:
+    """A session of very many partitions that are not there."""
+    with victim.entered() as raw:
+        assert not beat(raw, "shares", "m", 0, ["t"])["error_code"]
+        for epoch in range(6):
+            indexes = range(9_000) if epoch < 3 else ()
+            answer = raw.ask(ApiKey.SHARE_FETCH, share_fetch("m", epoch, bytes([epoch]) * 16, indexes, 1))
+            assert not answer["error_code"], answer
+        indexes = range(15_000)
+        assert raw.ask(ApiKey.SHARE_FETCH, share_fetch("m", 0, bytes(16), indexes))["error_code"]
+
+
+def share_sessions(victim: Victim) -> None:
+    """Thousands of sessions of one connection end, while another member has acquired a record in each partition."""
+    with victim.entered() as other:
+        earliest(other, "shares")
+        assert not beat(other, "shares", "other", 0, ["t"])["error_code"]
+        topic, indexes = other.topic_id("t"), range(200)
+        for index in indexes:
+            fill(other, "t", 2, index)
+        found: set[int] = set()
+        for epoch in range(1000):
+            answer = other.ask(ApiKey.SHARE_FETCH, share_fetch("other", epoch, topic, () if epoch else indexes, 1))
+            assert not answer["error_code"], answer
+            parts = [part for each in answer["responses"] for part in each["partitions"]]
+            found |= {part["partition_index"] for part in parts if part["acquired_records"]}
+            if len(found) == len(indexes):
+                break
+        pipelined(victim, ApiKey.SHARE_FETCH, 1, (share_fetch(f"m{number}", 0) for number in range(1990)))
+        for _ in range(100):  # meanwhile they end
+            other.ask(ApiKey.METADATA, {"topics": [{"name": "t"}]})
+
+
 KEPT: dict[str, Callable[[Victim], None]] = {
+    "partitions of a share session": share_partitions,
+    "share sessions": share_sessions,
     "groups": lambda it: pipelined(it, ApiKey.JOIN_GROUP, 5, joins(500)),
     "transactional ids": lambda it: pipelined(it, ApiKey.INIT_PRODUCER_ID, 4, ids(500)),
     "native groups": commits,

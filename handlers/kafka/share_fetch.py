@@ -34,6 +34,7 @@ from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.waits import bounded_ms
 from krappy.ports import (
     KafkaSessionPort,
+    Opener,
     PartitionId,
     PartitionPort,
     ShareConnectionPort,
@@ -48,6 +49,8 @@ LONGEST_MEMBER = 255  # characters of a member's id
 CONNECTION = "share sessions"  # where a connection keeps them
 MANY = 200  # partitions that are looked at in one turn, and whose states are asked for at once
 MAX_BYTES = 16 << 20  # of records in one answer; a single larger batch still comes whole
+# Partitions of a session, and of a request. Any of them may be in an answer, though it does not exist.
+MOST_PARTS = 10_000
 At = tuple[bytes, int]  # topic id, partition
 
 
@@ -67,6 +70,9 @@ class ShareRequest:
         for at, batches in self._named():
             if batches:
                 self.acks.setdefault(at, []).extend(batches)  # a partition may be named twice
+        self.rows: dict[At, Message] = {at: {} for at, _ in self._named()}
+        if len(self.rows) > MOST_PARTS:
+            raise Refused(Fault.INVALID_REQUEST, f"{len(self.rows)} partitions; at most {MOST_PARTS} are named at once")
         if self.epoch == INITIAL and self.acks:
             raise Refused(Fault.INVALID_REQUEST, "a request that begins a share session can't acknowledge")
         shares = session.access.share_partitions(name, Op.READ)
@@ -78,9 +84,9 @@ class ShareRequest:
         self.group: ShareLeasesPort
         self.member: ShareSessionPort
         who = session.principal
-        self.group, self.member = connection.session(name, member, self.epoch, (who.names, who.host))
+        opener = Opener(who.names, who.host, who.owner)
+        self.group, self.member = connection.session(name, member, self.epoch, opener)
         self._access = -1
-        self.rows: dict[At, Message] = {at: {} for at, _ in self._named()}
         self.hints = LeaderHints(session)
 
     def _named(self) -> Iterator[tuple[At, list[Message]]]:
@@ -93,21 +99,23 @@ class ShareRequest:
         """Whether ACLs may have changed since the client's right to read was checked."""
         return self.session.access.version not in (0, self._access)
 
-    def check_access(self) -> dict[At, KrappyError]:
+    async def check_access(self) -> dict[At, KrappyError]:
         """Returns the partitions of the session that the client may not read any more, with the errors, and closes
-        them. Raises AuthorizationFailed if the client may not read in this group."""
+        them; a session has many, so it takes several turns. Raises AuthorizationFailed if the client may not read in
+        this group."""
         access = self.session.access
-        if not self.is_outdated:
-            return {}
-        self._access = access.version
-        access.share_partitions(self.request["group_id"], Op.READ)
         denied: dict[At, KrappyError] = {}
-        for at in self.member.parts:
-            try:
-                self._topic(at)
-            except KrappyError as error:
-                denied[at] = error
-        self.member.parts |= dict.fromkeys(denied)
+        while self.is_outdated:
+            self._access = access.version
+            access.share_partitions(self.request["group_id"], Op.READ)
+            for number, at in enumerate([*self.member.parts], 1):
+                try:
+                    self._topic(at)
+                except KrappyError as error:
+                    denied[at] = error
+                if number % MANY == 0:
+                    await self.session.pause()
+        self.member.parts |= dict.fromkeys(at for at in denied if at in self.member.parts)
         return denied
 
     @property
@@ -160,7 +168,10 @@ class ShareRequest:
             parts.pop(at, None)
         fresh = [at for at in self.rows if at not in parts and at not in forgotten]
         try:
-            self.connection.check_parts(len(fresh))
+            if len(parts) + len(fresh) > MOST_PARTS:
+                text = f"a share session has at most {MOST_PARTS} partitions"
+                raise Refused(Fault.SHARE_SESSION_LIMIT_REACHED, text)
+            self.connection.make_room(self.member, len(fresh))
         except KrappyError as error:
             return dict.fromkeys(fresh, error)
         parts |= dict.fromkeys(fresh)
@@ -238,7 +249,7 @@ async def share_acknowledge(session: KafkaSessionPort, request: Message, version
         if request["share_session_epoch"] == INITIAL:
             raise Refused(Fault.INVALID_SHARE_SESSION_EPOCH, "ShareAcknowledge can't begin a share session")
         asked = ShareRequest(session, request)
-        asked.check_access()
+        await asked.check_access()
     except KrappyError as error:
         return _refused(error)
     refused = await asked.acknowledge()
@@ -253,7 +264,7 @@ async def share_acknowledge(session: KafkaSessionPort, request: Message, version
 async def share_fetch(session: KafkaSessionPort, request: Message, version: int) -> Message:
     try:
         asked = ShareRequest(session, request)
-        errors = asked.check_access()
+        errors = await asked.check_access()
     except KrappyError as error:
         return _refused(error)
     refused = await asked.acknowledge()
@@ -307,7 +318,7 @@ async def _acquired(asked: ShareRequest, room: int, wait_ms: int) -> tuple[dict[
             if not session.proved_for:  # its login has ended while it waited
                 return {}, errors
             outdated = asked.is_outdated
-            errors |= asked.check_access()
+            errors |= await asked.check_access()
             ids |= asked.open_ids()  # another connection of the session may have added partitions while this one waited
             polled = await asked.group.acquire(asked.member, request["max_records"], allowed)
         if polled.leases or errors or not (some or outdated):  # else others were faster

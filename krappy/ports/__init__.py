@@ -70,6 +70,7 @@ from krappy.ports.settings import BrokerSetting as BrokerSetting
 from krappy.ports.settings import DynamicPort as DynamicPort
 from krappy.ports.settings import Layer as Layer
 from krappy.ports.settings import SettingsPort as SettingsPort
+from krappy.ports.shares import Opener as Opener
 from krappy.ports.shares import PartitionId as PartitionId
 from krappy.ports.shares import SharePeersPort as SharePeersPort
 from krappy.ports.shares import ShareStatesPort as ShareStatesPort

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
 
 from krappy.core.kafka.classic_member import Join, Joined, SyncAnswer
@@ -16,7 +16,7 @@ from krappy.core.security.quota import Payer
 from krappy.errors import KrappyError
 from krappy.ports.registrations import RegistrationFacts
 from krappy.ports.settings import SettingsPort
-from krappy.ports.shares import PartitionId
+from krappy.ports.shares import Opener, PartitionId
 from krappy.waiting import Later
 
 Own = Any  # an object that the broker gave: it takes no other one; mypy can't say that
@@ -253,10 +253,10 @@ class ShareConnectionPort(Protocol):
     """The share sessions of one connection."""
 
     def session(
-        self, name: str, member: str, epoch: int, opener: Hashable
+        self, name: str, member: str, epoch: int, opener: Opener
     ) -> tuple[ShareLeasesPort, ShareSessionPort]: ...
     def end(self, group: Own, session: Own) -> None: ...
-    def check_parts(self, more: int) -> None: ...
+    def make_room(self, session: Own, more: int) -> None: ...
     async def open(self, group: Own, partitions: Mapping[PartitionId, Own]) -> Mapping[PartitionId, Own]: ...
     def close(self) -> None: ...
 

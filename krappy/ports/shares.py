@@ -15,6 +15,15 @@ class PartitionId(NamedTuple):
     partition: int
 
 
+class Opener(NamedTuple):
+    """Who has opened a share session: the names and the address of a principal. `owner`: whose part of the broker's
+    share sessions it takes (`Principal.owner`)."""
+
+    names: tuple[str, ...]
+    host: str
+    owner: str
+
+
 class KeptState(NamedTuple):
     """Where a group is in a partition. `complete`: how many records behind `start` are settled."""
 

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from trio.testing import trio_test
+import trio
+from trio.testing import trio_test, wait_all_tasks_blocked
 
 from krappy.broker.broker import LocalBroker
 from krappy.broker.groups.share_group import AT_ONCE, LeasedPartition, ShareSession
@@ -15,28 +16,48 @@ from krappy.broker.groups.share_partitions import EACH, MEMORY_SHARE, ShareParti
 from krappy.core.kafka.faults import Refused
 from krappy.core.kafka.share import Ack, AckType, ShareRules
 from krappy.errors import NotLeader
-from krappy.ports.shares import PartitionId
+from krappy.ports.shares import Opener, PartitionId
 from krappy.types import Span
 from tests.broker.engine import publish, running
 
 LONG_MS = 600_000  # ms
+ADA, BOB = (Opener((f"User:{name}",), "127.0.0.1", f"User:{name}") for name in ("ada", "bob"))
 
 
-@trio_test
-async def test_sessions_and_their_partitions_are_bounded() -> None:
-    config = SimpleNamespace(group_share_max_share_sessions=1, memory_bytes=1 << 20)
+def shares_of(most: int) -> SharePartitions:
+    config = SimpleNamespace(group_share_max_share_sessions=most, memory_bytes=1 << 20)
     runtime = SimpleNamespace(config=config, authorizer=SimpleNamespace(signals=()))
     keeper = SimpleNamespace(held_positions=0, check_share_room=lambda: None)
     shares = SharePartitions(*cast(Any, (runtime, keeper, None)))
     shares.rules_of = lambda name: ShareRules()
-    _, session = shares.begin("g", "one", "ada")
+    return shares
+
+
+@trio_test
+async def test_sessions_and_their_partitions_are_bounded() -> None:
+    shares = shares_of(1)
+    _, session = shares.begin("g", "one", ADA)
     room = (1 << 20) // MEMORY_SHARE // EACH
     session.parts = {(b"", index): None for index in range(room - 5)}
-    shares.check_parts(5)
+    shares.make_room(session, 5)
     with pytest.raises(Refused):
-        shares.check_parts(6)
+        shares.make_room(session, 6)
     with pytest.raises(Refused):
-        shares.begin("g", "two", "ada")
+        shares.begin("g", "two", ADA)
+
+
+@trio_test
+async def test_who_has_many_sessions_or_partitions_keeps_nobody_out() -> None:
+    shares, room = shares_of(4), (1 << 20) // MEMORY_SHARE // EACH
+    hers = [shares.begin("g", f"hers-{number}", ADA)[1] for number in range(4)]
+    his = [shares.begin("h", f"his-{number}", BOB)[1] for number in range(2)]
+    assert [each.closed for each in hers] == [True, True, False, False]
+    for opener in (ADA, BOB):  # each has two
+        with pytest.raises(Refused):
+            shares.begin("g", "one-more", opener)
+    hers[2].parts = {(b"", index): None for index in range(room)}
+    shares.make_room(his[0], room // 3)
+    assert [each.closed for each in (*hers[2:], *his)] == [True, False, False, False]
 
 
 class Sharing:
@@ -53,7 +74,7 @@ class Sharing:
         await self.broker.groups.states.begin("g")
         self.id = PartitionId(topic.id, 0)
         connection = self.shares.connect()
-        self.group, self.session = connection.session("g", "m", 0, "ada")
+        self.group, self.session = connection.session("g", "m", 0, ADA)
         leased = (await connection.open(self.group, {self.id: self.partition}))[self.id]
         assert isinstance(leased, LeasedPartition)
         self.session.parts[self.id] = self.leased = leased
@@ -78,7 +99,7 @@ async def test_what_is_lost_while_others_have_their_turn_is_not_acknowledged(tmp
         if lost == "lock ended":
             leased.leases.expire(10**15)
         elif lost == "began anew":
-            group.open_session("m", "ada")
+            group.open_session("m", ADA)
         else:
             group.lose(leased, leased.partition.deposed())
         with pytest.raises((Refused, NotLeader)):
@@ -88,6 +109,29 @@ async def test_what_is_lost_while_others_have_their_turn_is_not_acknowledged(tmp
             settled = set(range(0, AT_ONCE, 2))
             again = {n for first, last in await sharing.acquired(session) for n in range(first, last + 1)}
             assert again == set(range(count)) - settled
+
+
+@trio_test
+async def test_what_a_session_gives_back_when_it_ends_wakes_one_that_waits(tmp_path: Path) -> None:
+    """Hundreds may wait, and each that is woken looks at all of its partitions."""
+    async with running(tmp_path) as broker, trio.open_nursery() as nursery:
+        sharing, woken = Sharing(broker), list[str]()
+        await sharing.begin(10)
+        await sharing.acquired(sharing.session)
+
+        async def wait(member: str) -> None:
+            _, session = sharing.shares.connect().session("g", member, 0, ADA)
+            session.parts[sharing.id] = sharing.leased
+            assert await sharing.group.until_some(session, LONG_MS, lambda: False)
+            woken.append(member)
+
+        for member in ("one", "two", "three"):
+            nursery.start_soon(wait, member)
+        await wait_all_tasks_blocked()
+        sharing.shares.close_session(sharing.group, sharing.session, seen=True)
+        await wait_all_tasks_blocked()
+        assert len(woken) == 1
+        nursery.cancel_scope.cancel()
 
 
 @trio_test

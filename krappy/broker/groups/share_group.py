@@ -11,7 +11,7 @@ A member that finds nothing waits in line, as in a native group: an event costs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -27,7 +27,7 @@ from krappy.core.kafka.share_state import ShareState
 from krappy.core.leases import Leases
 from krappy.errors import KrappyError, NotLeader
 from krappy.ports import GroupPolled
-from krappy.ports.shares import PartitionId
+from krappy.ports.shares import Opener, PartitionId
 from krappy.waiting import Later, subscribed
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class ShareSession:
     """A member's session at this broker (KIP-932): the partitions that it reads, and the epoch of its next request.
     `opener`: who has opened it, and whom its partitions are for. `holder`: the connection that has used it last."""
 
-    def __init__(self, member: str, opener: Hashable) -> None:
+    def __init__(self, member: str, opener: Opener) -> None:
         self.member = member
         self.opener = opener
         self.epoch = 1
@@ -110,9 +110,10 @@ class ShareSession:
 
 
 class _Waiter:
-    __slots__ = ("among", "event")
+    __slots__ = ("among", "event", "session")
 
-    def __init__(self, among: frozenset[LeasedPartition]) -> None:
+    def __init__(self, session: ShareSession, among: frozenset[LeasedPartition]) -> None:
+        self.session = session
         self.among = among
         self.event = trio.Event()
 
@@ -170,7 +171,7 @@ class ShareLeases(Owner):
             if session.parts.get(shared.id) is shared:
                 session.parts[shared.id] = None
         self.writer.settle()
-        self.wake_all()
+        self._wake_those(lambda waiter: shared in waiter.among)
 
     def as_led(self, shared: SharedPartition) -> None:
         """Nothing: what is leased here is led here."""
@@ -251,7 +252,7 @@ class ShareLeases(Owner):
 
     # --- sessions
 
-    def open_session(self, member: str, opener: Hashable) -> ShareSession:
+    def open_session(self, member: str, opener: Opener) -> ShareSession:
         """A new session of a member. One that it had ends."""
         if member in self.sessions:
             self.close_session(self.sessions[member], seen=False)
@@ -266,6 +267,7 @@ class ShareLeases(Owner):
         session.closed = True
         session.move_to(None)
         del self.sessions[session.member]
+        self._wake_those(lambda waiter: waiter.session is session)
         for shared in self.shared.values():
             leases = shared.leases
             if leases.leased:
@@ -273,7 +275,7 @@ class ShareLeases(Owner):
                     leases.uncount(session.member, leases.floor, leases.frontier)
                 leases.release(session.member)
                 shared.changed()
-        self.wake_all()
+                self.stir(shared)
         if self.writer.is_idle:
             self.written()
 
@@ -356,7 +358,9 @@ class ShareLeases(Owner):
             if left <= 0:
                 return False
             # Nothing wakes this task when this broker may lease again.
-            await self._wait(frozenset(parts), left if all(shared.is_sure for shared in parts) else min(left, LOOK_S))
+            await self._wait(
+                session, frozenset(parts), left if all(shared.is_sure for shared in parts) else min(left, LOOK_S)
+            )
         return False
 
     async def acquire(self, session: ShareSession, max_records: int, max_bytes: int) -> GroupPolled:
@@ -371,8 +375,8 @@ class ShareLeases(Owner):
         self._stir_some(parts)  # there may be more events, for the next in line
         return poll.answer(self.keeper.now_ms())
 
-    async def _wait(self, among: frozenset[LeasedPartition], seconds: float) -> None:
-        waiter = _Waiter(among)
+    async def _wait(self, session: ShareSession, among: frozenset[LeasedPartition], seconds: float) -> None:
+        waiter = _Waiter(session, among)
         self._waiters[waiter] = None
         try:
             with trio.move_on_after(seconds), subscribed((signal, waiter.event.set) for signal in self._revocations):
@@ -404,6 +408,9 @@ class ShareLeases(Owner):
         self._waiters.pop(waiter, None)
         waiter.event.set()
 
-    def wake_all(self) -> None:
-        for waiter in list(self._waiters):
+    def _wake_those(self, chosen: Callable[[_Waiter], bool]) -> None:
+        for waiter in [each for each in self._waiters if chosen(each)]:
             self._wake(waiter)
+
+    def wake_all(self) -> None:
+        self._wake_those(lambda waiter: True)

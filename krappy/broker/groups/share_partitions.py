@@ -2,11 +2,17 @@
 
 The coordinator has the members of a share group, and what they are assigned (kafka_groups/share.py). The leader of a
 partition has what is here: a group begins to read a partition with the first ShareFetch for it.
+
+Sessions, and what they remember of partitions, are bounded for all users together. When there is no room for more, a
+session of the user who has most ends, unless that is the one who asks: its member begins a new one. So nobody keeps
+others out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import trio
@@ -21,7 +27,7 @@ from krappy.core.kafka.share_state import ShareState
 from krappy.core.leases import Leases
 from krappy.errors import KrappyError, NotLeader, StorageError
 from krappy.ports import PositionFacts
-from krappy.ports.shares import PartitionId
+from krappy.ports.shares import Opener, PartitionId
 
 if TYPE_CHECKING:
     from krappy.broker.groups.group_keeper import GroupKeeper
@@ -33,6 +39,7 @@ FINAL, INITIAL = -1, 0  # epochs of a request that ends a session, and of one th
 LAST_EPOCH = 2**31 - 1
 MEMORY_SHARE = 8  # what sessions remember of partitions may take 1/MEMORY_SHARE of the memory budget, in addition to it
 EACH = 300  # bytes that count for each partition of each session
+FEW = 16  # sessions that end in one turn: each member may have acquired records in all partitions of its group
 Opened = LeasedPartition | KrappyError
 
 
@@ -170,20 +177,20 @@ class SharePartitions:
     # --- sessions
 
     def connect(self) -> ShareConnection:
-        return ShareConnection(self)
+        return ShareConnection(self._runtime, self)
 
-    def begin(self, name: str, member: str, opener: Hashable) -> tuple[ShareLeases, ShareSession]:
-        """A new session. `opener`: who opens it. Raises Refused, Overloaded."""
+    def begin(self, name: str, member: str, opener: Opener) -> tuple[ShareLeases, ShareSession]:
+        """A new session. Raises Refused, Overloaded."""
         before = self._groups.get(name)
         if before is not None and member in before.sessions:
             self.close_session(before, before.sessions[member], seen=False)
-        if self.sessions >= self._most:
+        if self.sessions >= self._most and not self._one_gives_way(opener.owner, 1, lambda session: 1):
             raise Refused(Fault.SHARE_SESSION_LIMIT_REACHED, f"{self._most} share sessions are open at this broker")
         group = self._group(name)
         self.sessions += 1
         return group, group.open_session(member, opener)
 
-    def resume(self, name: str, member: str, epoch: int, opener: Hashable) -> tuple[ShareLeases, ShareSession]:
+    def resume(self, name: str, member: str, epoch: int, opener: Opener) -> tuple[ShareLeases, ShareSession]:
         """A session that `opener` has opened, for its next request. Raises Refused."""
         group = self._groups.get(name)
         session = None if group is None else group.sessions.get(member)
@@ -196,12 +203,31 @@ class SharePartitions:
         group.adopt(self.rules_of(name))
         return group, session
 
-    def check_parts(self, more: int) -> None:
-        """Raises Refused when sessions can't remember so many more partitions."""
-        there = sum(len(session.parts) for group in self._groups.values() for session in group.sessions.values())
-        if there + more > self._most_parts:
-            text = f"share sessions have {there} partitions; memory_bytes allows {self._most_parts}"
-            raise Refused(Fault.SHARE_SESSION_LIMIT_REACHED, text)
+    def make_room(self, session: ShareSession, more: int) -> None:
+        """Raises Refused when a session can't remember so many more partitions."""
+        while (there := sum(len(each.parts) for group in self.all() for each in group.sessions.values())) + more > (
+            self._most_parts
+        ):
+            if not self._one_gives_way(session.opener.owner, more, lambda each: len(each.parts)):
+                text = f"share sessions have {there} partitions; memory_bytes allows {self._most_parts}"
+                raise Refused(Fault.SHARE_SESSION_LIMIT_REACHED, text)
+
+    def _one_gives_way(self, owner: str, more: int, size: Callable[[ShareSession], int]) -> bool:
+        """Ends the largest session of the user whose sessions have most, if that is more than `owner` has together with
+        `more`."""
+        held: Counter[str] = Counter()
+        largest: dict[str, tuple[ShareLeases, ShareSession]] = {}
+        for group in self.all():
+            for session in group.sessions.values():
+                whose = session.opener.owner
+                held[whose] += size(session)
+                if whose not in largest or size(session) > size(largest[whose][1]):
+                    largest[whose] = group, session
+        whose = max(held, key=lambda each: held[each], default=owner)
+        if held[whose] <= held[owner] + more:
+            return False
+        self.close_session(*largest[whose], seen=True)
+        return True
 
     def close_session(self, group: ShareLeases, session: ShareSession, *, seen: bool) -> None:
         if not session.closed:
@@ -213,11 +239,11 @@ class ShareConnection:
     """The share sessions of one connection. When it ends, they end, and what their members have acquired goes to
     others."""
 
-    def __init__(self, owner: SharePartitions) -> None:
-        self._owner = owner
+    def __init__(self, runtime: Runtime, owner: SharePartitions) -> None:
+        self._runtime, self._owner = runtime, owner
         self._sessions: dict[ShareSession, ShareLeases] = {}
 
-    def session(self, name: str, member: str, epoch: int, opener: Hashable) -> tuple[ShareLeases, ShareSession]:
+    def session(self, name: str, member: str, epoch: int, opener: Opener) -> tuple[ShareLeases, ShareSession]:
         """The session that a request of this epoch belongs to. `opener`: who sends it. Raises Refused, Overloaded."""
         if epoch == INITIAL:
             group, session = self._owner.begin(name, member, opener)
@@ -234,13 +260,28 @@ class ShareConnection:
         """The member ends its session."""
         self._owner.close_session(group, session, seen=False)
 
-    def check_parts(self, more: int) -> None:
-        """As `SharePartitions.check_parts`."""
-        self._owner.check_parts(more)
+    def make_room(self, session: ShareSession, more: int) -> None:
+        """As `SharePartitions.make_room`."""
+        self._owner.make_room(session, more)
 
     async def open(self, group: ShareLeases, partitions: Mapping[PartitionId, Partition]) -> dict[PartitionId, Opened]:
         return await self._owner.open(group, partitions)
 
     def close(self) -> None:
-        for session, group in [*self._sessions.items()]:
+        """Ends them; more than a few in several turns."""
+        if len(self._sessions) > FEW and not self._runtime.stopped:
+            self._runtime.spawn(self._close_with_turns)
+        else:
+            self._close(len(self._sessions))
+
+    async def _close_with_turns(self) -> None:
+        try:
+            while self._sessions:  # another connection may go on with one meanwhile
+                self._close(FEW)
+                await trio.lowlevel.checkpoint()
+        finally:
+            self._close(len(self._sessions))
+
+    def _close(self, count: int) -> None:
+        for session, group in [*islice(self._sessions.items(), count)]:
             self._owner.close_session(group, session, seen=True)
