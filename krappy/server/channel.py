@@ -53,8 +53,8 @@ class Channel(DescribedConnection, Throttled):
     # What each request needs. CPython (3.11) reads attributes slowly where an object has more than 30 beside its slots.
     __slots__ = (
         *("_answered_at_once", "_due", "_ended", "_filled", "_finishing", "_held_back", "_kept", "_large"),
-        *("_outbox", "_quick", "_reading", "_rest", "_server", "_silent_since", "_since", "_sock", "_times"),
-        *("_turn_over", "_waits", "_wake", "_wanted", "changed", "in_flight", "received", "requests"),
+        *("_is_little", "_outbox", "_quick", "_reading", "_rest", "_server", "_silent_since", "_since", "_sock"),
+        *("_times", "_turn_over", "_waits", "_wake", "_wanted", "changed", "in_flight", "received", "requests"),
     )
 
     def __init__(self, server: Server, sock: socket.socket, client: str) -> None:
@@ -68,6 +68,7 @@ class Channel(DescribedConnection, Throttled):
         self._due = 0  # bytes of the next request, if it is large and decoding multiplies them by an unknown factor
         self._held_back = False  # `_rest` may have whole frames, which wait until answers are taken or for a turn
         self._turn_over = False  # these frames wait for a turn
+        self._is_little = False  # the first of them is small, of a peer whose requests take little, and comes alone
         self._quick = -1  # below 0: the peer's requests may take long
         self._blocked_since = math.inf  # when it began to wait for room without reading; inf: it does not wait
         # The waits of requests. They end when the peer sends no more, even if there is more to read.
@@ -261,7 +262,7 @@ class Channel(DescribedConnection, Throttled):
             its_turn = self._turn_over or (much and took > TURN)
             self._quick = -PROOF if its_turn and took > LITTLE else self._quick + 1
             if its_turn:
-                await self.pause()
+                await self.pause(little=self._turn_over and self._is_little)
             if self._wanted and self._large is None:
                 await self._make_room()
             await self._room(self._may_begin if self._held_back else self._may_read)
@@ -381,6 +382,7 @@ class Channel(DescribedConnection, Throttled):
             over = waits or (contended and size > small) or (position > 0 and perf_counter() >= until)
             if over or not self._may_begin():  # no answer is made before the answers ahead of it can be sent
                 self._turn_over, self._held_back = over, True
+                self._is_little = size <= SMALL and not waits and not position
                 break
             if not quotas.on:
                 self._dispatch(data[position + 4 : end], size, True)

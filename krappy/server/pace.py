@@ -36,13 +36,18 @@ class Turns(trio.abc.Instrument):
 
     Work of a ms may come by hundreds of connections at the same moment. Once a round has lasted for `LONG`, the rest of
     such work counts as long, and after `LONGEST` all work does. As an instrument of trio it knows when each round
-    began.
+    began. Who is known for little work waits in lines of their own then, which take turns with the others: not behind
+    thousands of the same address whose work may be long.
     """
 
     def __init__(self) -> None:
         self._began = math.inf  # when the round did, on perf_counter
         self._taken = False  # somebody goes on in the next round
-        self._lines: AddressLines[trio.Event] = AddressLines()  # by peer
+        self._lines: dict[bool, AddressLines[trio.Event]] = {
+            True: AddressLines(),
+            False: AddressLines(),
+        }  # is it little?
+        self._was_little = False  # the lines of little work were asked first when the last turn was given
         self.until = 0.0  # until when (perf_counter) small requests may begin in this round, all together
 
     @property
@@ -65,24 +70,28 @@ class Turns(trio.abc.Instrument):
     def after_io_wait(self, timeout: float) -> None:
         self._began = perf_counter()
 
-    async def next(self, peer: str = "") -> None:
-        """Returns when it is the turn of this peer (a user or an address), after the turns of its earlier tasks."""
-        taken, self._taken, turn = self._taken, True, trio.Event()
+    async def next(self, peer: str = "", *, little: bool = False) -> None:
+        """Returns when it is the turn of this peer (a user or an address), after the turns of its earlier tasks.
+        `little`: the peer is known for little work."""
+        taken, self._taken, turn, lines = self._taken, True, trio.Event(), self._lines[little]
         try:
             if taken:
-                self._lines.add(peer, turn)
+                lines.add(peer, turn)
                 await turn.wait()
             else:
                 turn.set()
                 await trio.lowlevel.checkpoint()
         finally:
-            self._lines.drop(peer, turn)  # if it has not had its turn, for its connection has ended
+            lines.drop(peer, turn)  # if it has not had its turn, for its connection has ended
             if turn.is_set():
                 self._pass_on()
         self.until = perf_counter() + TURN
 
     def _pass_on(self) -> None:
-        turn = self._lines.pop()
+        self._was_little = not self._was_little
+        turn = self._lines[self._was_little].pop()
+        if turn is None:
+            turn = self._lines[not self._was_little].pop()
         if turn is None:
             self._taken = False
         else:
@@ -116,9 +125,10 @@ class Pace:
         """Whose turns it takes: those of the user who has logged in, else those of its address."""
         raise NotImplementedError
 
-    async def pause(self) -> None:
-        """Lets others have their turn, in the middle of long work."""
-        await self._server.turns.next(self._whose)
+    async def pause(self, *, little: bool = False) -> None:
+        """Lets others have their turn, in the middle of long work or, if the round has lasted for long, before little
+        work."""
+        await self._server.turns.next(self._whose, little=little)
 
     @property
     def answer_bytes(self) -> int:

@@ -232,6 +232,43 @@ async def have_it(turns: Turns, task_status: trio.TaskStatus[None]) -> None:
         turns._pass_on()
 
 
+def test_after_a_long_round_a_peer_that_asks_for_little_does_not_wait_behind_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands may come from its address at once, and wait for a turn each."""
+    begun: list[Connection] = []
+    dispatch = Connection._dispatch
+
+    def take(connection: Connection, frame: memoryview, its: int, lent: bool) -> None:
+        begun.append(connection)
+        dispatch(connection, frame, its, lent)
+
+    async def main() -> None:
+        async with krappy.Broker(tmp_path) as broker, trio.open_nursery() as nursery:
+            turns, having = broker.server.turns, trio.CancelScope()
+            peers = [await opened(broker, broker.address) for _ in range(PEERS)]
+            *new, (_, known) = peers
+            known._quick = 0
+            monkeypatch.setattr(Connection, "_dispatch", take)
+            monkeypatch.setattr(Turns, "small", 0)  # as in a round that has lasted for too long
+
+            async def have_a_turn(task_status: trio.TaskStatus[None]) -> None:
+                with having:
+                    await have_it(turns, task_status)
+
+            await nursery.start(have_a_turn)
+            for stream, _ in [*new, peers[-1]]:
+                await stream.send_all(m.Ping().frame(1))
+            await until(lambda: all(each._turn_over for _, each in peers), "all wait for a turn")
+            having.cancel()
+            await until(lambda: len(begun) == PEERS, "all have been begun")
+            assert known in begun[:2]
+            for stream, _ in peers:
+                stream.socket.close()
+
+    trio.run(main)
+
+
 def test_very_many_requests_are_cancelled_in_their_peers_turn(tmp_path: Path) -> None:
     waiting = m.Get("t", b"k", 0, min_offset=1 << 40)  # waits for an offset that does not come
 
