@@ -4,6 +4,7 @@ handler does between two turns of others is counted in calls rather than seconds
 from __future__ import annotations
 
 import cProfile
+import gc
 import itertools
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, cast
 import pytest
 import trio
 
+from krappy.app import COLLECTOR
 from krappy.broker.broker import LocalBroker
 from krappy.core.kafka.modern import ModernGroup
 from krappy.core.kafka.name_regex import NameRegex
@@ -287,6 +289,29 @@ def test_topics_that_match_slowly_take_turns_of_their_own(tmp_path: Path, matche
     trio.run(main)
     assert max(matched) == 1
     assert 2 * 21 <= sum(matched) <= 2 * 22
+
+
+def test_the_garbage_collector_looks_at_few_objects_while_large_requests_are_read() -> None:
+    """Else that takes longer than to read one of them."""
+    topics = [{"name": f"t{number}", "partitions": [{"partition_index": 0}]} for number in range(20_000)]
+    data = memoryview(encode_request(ApiKey.LIST_OFFSETS, 7, 1, "x", {"topics": topics}))[4:]
+    body, looks = data[parse_header(data).body_at :], list[int]()
+
+    def look(phase: str, facts: dict[str, int]) -> None:
+        if phase == "start" and facts["generation"] < 2:
+            looks.append(sum(len(gc.get_objects(each)) for each in range(facts["generation"] + 1)))
+
+    before = gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(*COLLECTOR)
+    gc.callbacks.append(look)
+    try:
+        found = [decode_request(ApiKey.LIST_OFFSETS, 7, body) for _ in range(3)]
+    finally:
+        gc.callbacks.remove(look)
+        gc.set_threshold(*before)
+    assert len(found) == 3
+    assert max(looks) < 40_000
 
 
 def test_very_many_partitions_are_made_in_short_turns(tmp_path: Path) -> None:
