@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,9 @@ from krappy.core.kafka.classic_member import Join, Joined
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern_member import Beat, Beaten
 from krappy.core.kafka.offset import At, Offset
+from krappy.core.security.principal import Principal
 from krappy.errors import GroupNotEmpty, InvalidRequest, KrappyError, StorageError, UnknownGroup, WrongGroupKind
+from krappy.ports.audit import ASKED, AskedFor
 from tests.broker.engine import publish, running, until
 
 SETTINGS: dict[str, Any] = {"group_initial_rebalance_delay_ms": 0}
@@ -465,6 +468,38 @@ def test_metadata_takes_no_more_than_its_part_of_the_memory(tmp_path: Path) -> N
             groups = broker.kafka_groups
             groups.leave("g0", [(member, None) for member in groups.find("g0").membership.members])
             assert (await join(broker, "g9")).fault is Fault.NONE
+
+    run(work)
+
+
+def test_the_groups_of_one_user_keep_no_members_of_others_out(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, memory_bytes=4 << 20, max_frame_bytes=1 << 20, **SETTINGS) as broker:
+
+            async def joins(user: str, name: str, size: int, member_id: str = "") -> Joined:
+                asker: Any = SimpleNamespace(principal=Principal(name=user, mechanism="PLAIN"))
+                ASKED.set(AskedFor(asker, "join_group"))
+                ask = Join(member_id, None, "consumer", (("range", bytes(size)),), 10_000, 60_000)
+                return await broker.kafka_groups.join(name, ask).wait()
+
+            his = await joins("bob", "his", 10_000)
+            for size in (300_000, 30_000, 3_000, 300):
+                names = (f"hers-{size}-{number}" for number in range(1000))
+                while (await joins("eve", next(names), size)).fault is Fault.NONE:
+                    pass
+            assert (await joins("bob", "his", 10_000, his.member_id)).fault is Fault.NONE
+            assert (await joins("bob", "his-too", 100_000)).fault is Fault.NONE
+
+    run(work)
+
+
+def test_who_joins_again_needs_room_only_for_what_is_new(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, memory_bytes=4 << 20, max_frame_bytes=1 << 20, **SETTINGS) as broker:
+            groups, protocols = broker.kafka_groups, (("range", bytes(900_000)),)
+            joined = await groups.join("g", Join("", None, "consumer", protocols, 10_000, 60_000)).wait()
+            again = Join(joined.member_id, None, "consumer", protocols, 10_000, 60_000)
+            assert (await groups.join("g", again).wait()).fault is Fault.NONE
 
     run(work)
 

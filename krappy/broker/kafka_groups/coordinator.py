@@ -37,7 +37,7 @@ from krappy.core.kafka.classic_member import LONGEST_NAME, Join, Joined, Reply, 
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.migration import Policy, downgrade, downgrade_for, only_classic, replaces_last, upgrade
 from krappy.core.kafka.modern import ModernGroup, check_beat
-from krappy.core.kafka.modern_member import Beat, Beaten
+from krappy.core.kafka.modern_member import JOINING, Beat, Beaten
 from krappy.core.kafka.name_regex import TopicRegex
 from krappy.core.kafka.subscription import subscribed_topics
 from krappy.errors import KrappyError
@@ -139,10 +139,11 @@ class KafkaGroups(GroupRegistry):
             if len(ask.protocol_type) > LONGEST_NAME:
                 raise Refused(Fault.INCONSISTENT_GROUP_PROTOCOL)
             names = taken(ask.instance_id, ask.client_id, ask.client_host, ask.protocol_type)
-            self.check_room(EACH_MEMBER + names + brought(ask.protocols))
+            self.check_room(EACH_MEMBER + names + brought(ask.protocols), name, ask.member_id)
             if self.runtime.stopped:
                 raise Refused(Fault.COORDINATOR_NOT_AVAILABLE)
             group = self.make(name)
+            self.own(group)
             replies = self._join(group, later, fresh)
         except Refused as refusal:
             later.resolve(Joined(refusal.fault, ask.member_id))
@@ -267,10 +268,12 @@ class KafkaGroups(GroupRegistry):
                 raise Refused(Fault.INVALID_REQUEST, "GroupId can't be empty")
             if beat.epoch == 0 or beat.topics is not None:
                 _check_own(beat.member_id, beat.instance_id, beat.rack)
-                self.check_room(EACH_MEMBER + taken(beat.regex, *(beat.topics or ())))
+                self.check_room(EACH_MEMBER + taken(beat.regex, *(beat.topics or ())), name, beat.member_id)
             if beat.regex:
-                self.check_room(name_regex.memory())
+                self.check_patterns()
             group = group_for(name, beat)
+            if beat.epoch == JOINING:
+                self.own(group)
             if name in self.groups:
                 self.learn_special(beat.topics or ())
             assert isinstance(group.membership, ModernGroup)

@@ -34,6 +34,7 @@ class KafkaGroup:
         self.empty_since: int | None = empty_since
         self.alarm: int | None = None  # set by Alarms
         self.bytes = 0  # its memory, as `measure` told last
+        self.owner = ""  # who has joined last, and whose memory it takes (`Principal.owner`); "": it was only loaded
         self.gone = False
         self._left: dict[str, bytes | None] = {}  # stored members of the previous membership
 
@@ -54,16 +55,22 @@ class KafkaGroup:
     def measure(self) -> int:
         """About how many bytes of memory it and its members take; its offsets are counted elsewhere."""
         membership = self.membership
+        size = EACH_GROUP + taken(self.name) + sum(map(self.memory_of, membership.members))
         if isinstance(membership, ClassicGroup):
-            named = taken(self.name, membership.protocol_type, membership.protocol)
-            there = sum(EACH_MEMBER + member.memory for member in membership.members.values())
-            return EACH_GROUP + named + there + EACH_PROMISE * len(membership.promised)
-        size = EACH_GROUP + taken(self.name)
-        for each in membership.members.values():
-            size += EACH_MEMBER + EACH_PARTITION * len(each.assigned)
-            size += taken(each.id, each.instance_id, each.rack, each.client_id, each.client_host, each.pattern)
-            size += taken(*each.topics) + (brought(each.classic.protocols) if each.classic else 0)
+            size += taken(membership.protocol_type, membership.protocol) + EACH_PROMISE * len(membership.promised)
         return size
+
+    def memory_of(self, member_id: str) -> int:
+        """About how many bytes of memory a member takes; 0 if it is not there."""
+        if isinstance(self.membership, ClassicGroup):
+            member = self.membership.members.get(member_id)
+            return 0 if member is None else EACH_MEMBER + member.memory
+        each = self.membership.members.get(member_id)
+        if each is None:
+            return 0
+        size = EACH_MEMBER + EACH_PARTITION * len(each.assigned)
+        size += taken(each.id, each.instance_id, each.rack, each.client_id, each.client_host, each.pattern)
+        return size + taken(*each.topics) + (brought(each.classic.protocols) if each.classic else 0)
 
     def move_to(self, membership: ClassicGroup | ModernGroup) -> None:
         """Goes on with another membership. The next write deletes the stored members of the previous one."""

@@ -1,10 +1,14 @@
 """The registry of Kafka groups: their names, the memory that they take, and the topics that their members may read.
 
+The groups of one user take as much memory as is left for all others: half, if there is no other. So nobody keeps out
+others' members. A member that joins again needs room only for what it brings more than before.
+
 Requests of members are served by the coordinator.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,12 +17,14 @@ import trio
 from krappy.broker.kafka_groups.group import EACH_GROUP, KafkaGroup
 from krappy.broker.kafka_groups.settings import GroupSettings
 from krappy.broker.latest.table_topic import table_topic
+from krappy.core.kafka import name_regex
 from krappy.core.kafka.classic import ClassicGroup
 from krappy.core.kafka.classic_member import Rules, taken
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern import KnownTopic
 from krappy.core.kafka.share import ShareGroup
 from krappy.ports import GroupFacts
+from krappy.ports.audit import whose
 
 if TYPE_CHECKING:
     from krappy.broker.groups.distant import DistantPartitions
@@ -81,6 +87,7 @@ class GroupRegistry:
         self._topics: dict[str, KnownTopic] | None = None  # made when they are asked for
         self._special: set[str] = set()
         self._bytes = 0
+        self._of: Counter[str] = Counter()  # how many of these are of each owner
         self._max_bytes = config.memory_bytes // MEMORY_SHARE
 
     @staticmethod
@@ -132,7 +139,8 @@ class GroupRegistry:
     def add(self, group: KafkaGroup) -> None:
         """Adds a group that was loaded."""
         self._among(group)[group.name] = group
-        self._bytes += group.bytes
+        size, group.bytes = group.bytes, 0
+        self._charge(group, size)
 
     def _among(self, group: KafkaGroup) -> dict[str, KafkaGroup]:
         return self.shares if isinstance(group.membership, ShareGroup) else self.groups
@@ -190,15 +198,36 @@ class GroupRegistry:
             raise Refused(Fault.COORDINATOR_NOT_AVAILABLE)
         self.check_room(EACH_GROUP + taken(name))
 
-    def check_room(self, size: int) -> None:
-        """Raises Refused when `size` more bytes are more memory than groups and members may take."""
-        if self._bytes + size > self._max_bytes:
+    def check_room(self, size: int, name: str = "", member_id: str = "") -> None:
+        """Raises Refused when `size` bytes are more memory than groups and members may take, or those of the user who
+        asks now. `name`, `member_id`: the group and the member that is to have them, in place of what it has."""
+        group, owner = self.any(name), whose()
+        more = size - (0 if group is None else group.memory_of(member_id))
+        held = self._of[owner] + more if owner else 0
+        if more > 0 and held > self._max_bytes - self._bytes - more:
             raise Refused(Fault.GROUP_MAX_SIZE_REACHED, "the groups take all the memory that they may")
 
+    def check_patterns(self) -> None:
+        """Raises Refused when patterns take the memory that groups leave."""
+        if self._bytes + name_regex.memory() > self._max_bytes:
+            raise Refused(Fault.GROUP_MAX_SIZE_REACHED, "patterns for names take all the memory that they may")
+
     def count(self, group: KafkaGroup) -> None:
-        size = group.measure()
-        self._bytes += size - group.bytes
-        group.bytes = size
+        self._charge(group, group.measure())
+
+    def own(self, group: KafkaGroup) -> None:
+        """Called when a member joins: from now on the group counts as the user's who asks now."""
+        size = group.bytes
+        self._charge(group, 0)
+        group.owner = whose()
+        self._charge(group, size)
+
+    def _charge(self, group: KafkaGroup, size: int) -> None:
+        grown, group.bytes = size - group.bytes, size
+        self._bytes += grown
+        self._of[group.owner] += grown
+        if not self._of[group.owner]:
+            del self._of[group.owner]
 
     def forget(self, group: KafkaGroup) -> None:
         """Removes a group from memory and from the store. Not synced."""
@@ -210,7 +239,7 @@ class GroupRegistry:
         group.gone = True
         for each in self.on_forget:
             each(group)
-        self._bytes -= group.bytes
+        self._charge(group, 0)
         del self._among(group)[group.name]
 
 
