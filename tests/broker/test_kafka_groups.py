@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -472,13 +473,18 @@ def test_metadata_takes_no_more_than_its_part_of_the_memory(tmp_path: Path) -> N
     run(work)
 
 
+def asks(user: str) -> None:
+    """From now on it is this user's request that is handled."""
+    asker: Any = SimpleNamespace(principal=Principal(name=user, mechanism="PLAIN"))
+    ASKED.set(AskedFor(asker, "a test"))
+
+
 def test_the_groups_of_one_user_keep_no_members_of_others_out(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path, memory_bytes=4 << 20, max_frame_bytes=1 << 20, **SETTINGS) as broker:
 
             async def joins(user: str, name: str, size: int, member_id: str = "") -> Joined:
-                asker: Any = SimpleNamespace(principal=Principal(name=user, mechanism="PLAIN"))
-                ASKED.set(AskedFor(asker, "join_group"))
+                asks(user)
                 ask = Join(member_id, None, "consumer", (("range", bytes(size)),), 10_000, 60_000)
                 return await broker.kafka_groups.join(name, ask).wait()
 
@@ -489,6 +495,24 @@ def test_the_groups_of_one_user_keep_no_members_of_others_out(tmp_path: Path) ->
                     pass
             assert (await joins("bob", "his", 10_000, his.member_id)).fault is Fault.NONE
             assert (await joins("bob", "his-too", 100_000)).fault is Fault.NONE
+
+    run(work)
+
+
+def test_the_offsets_of_one_user_keep_nobody_from_committing(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, memory_bytes=1 << 20, max_frame_bytes=1 << 19, **SETTINGS) as broker:
+            await broker.create_topic("t", 9, {})
+            asks("bob")
+            await commit(broker, "his", {("t", 0): offset(broker, 1)})
+            asks("eve")
+            for size in (4000, 100, 0):
+                with contextlib.suppress(Refused):
+                    for number in range(1000):
+                        await commit(broker, f"hers-{size}-{number}", {("t", 0): offset(broker, 1, "x" * size)})
+            asks("bob")
+            for index in range(9):
+                await commit(broker, "his", {("t", index): offset(broker, 1, "x" * 100)})
 
     run(work)
 

@@ -183,7 +183,7 @@ def test_what_groups_take_is_counted_as_it_is(tmp_path: Path, way: str) -> None:
                 nursery.cancel_scope.cancel()
             assert refused == 100
             counted = sum(group.bytes for group in groups.groups.values())
-            assert counted == groups._bytes <= MIB + EACH_GROUP
+            assert counted == groups._memory.total <= MIB + EACH_GROUP
             for group in groups.groups.values():
                 assert group.bytes >= EACH_GROUP + sys.getsizeof(group.name)
 

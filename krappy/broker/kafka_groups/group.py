@@ -35,6 +35,8 @@ class KafkaGroup:
         self.alarm: int | None = None  # set by Alarms
         self.bytes = 0  # its memory, as `measure` told last
         self.owner = ""  # who has joined last, and whose memory it takes (`Principal.owner`); "": it was only loaded
+        self.offset_bytes = 0  # the memory of its offsets
+        self.committer = ""  # who has committed last, and whose memory its offsets take; "": they were only loaded
         self.gone = False
         self._left: dict[str, bytes | None] = {}  # stored members of the previous membership
 

@@ -3,6 +3,9 @@
 A commit is acknowledged when it is on disk. Commits that arrive together share a sync. Retention (KIP-211): an offset
 is forgotten `offsets_retention_ms` after its group became empty, or after its commit, whichever is later; in a group
 with members only if none of them subscribes to its topic.
+
+The offsets of one user take as much memory as is left for all others (`OwnedMemory`): so nobody keeps others from
+committing.
 """
 
 from __future__ import annotations
@@ -12,12 +15,14 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from krappy.broker.kafka_groups.memory import OwnedMemory
 from krappy.core.kafka.classic import ClassicGroup
 from krappy.core.kafka.classic_member import GroupState
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.mixed import speaks_classic
 from krappy.core.kafka.offset import At, Offset
 from krappy.errors import KrappyError, StorageError
+from krappy.ports.audit import whose
 from krappy.store.group_offsets import GroupChange, PendingAt
 from krappy.waiting import Later
 
@@ -41,9 +46,8 @@ class KafkaOffsets:
         self._runtime = owner.runtime
         self._store = owner.store
         self._retention_ms = owner.runtime.config.offsets_retention_ms
-        self._max_bytes = owner.runtime.config.memory_bytes // MEMORY_SHARE
-        self._bytes = 0
-        owner.on_forget.append(lambda group: self.count(group, -1))
+        self._memory = OwnedMemory(owner.runtime.config.memory_bytes // MEMORY_SHARE)
+        owner.on_forget.append(lambda group: self._charge(group, -group.offset_bytes))
 
     # --- committing
 
@@ -98,7 +102,7 @@ class KafkaOffsets:
         offsets = self._with_ids(offsets)
         grown = self._grown(group.offsets, offsets)
         self._store.write(GroupChange(group.name, None if group.offsets else group.head(), offsets=offsets))
-        self._bytes += grown
+        self._committed(group, grown)
         group.offsets.update(offsets)
         self._store.written(group.name).then(lambda _, error: later.resolve(_known(error)))
         return later
@@ -135,7 +139,7 @@ class KafkaOffsets:
         pending: dict[PendingAt, Offset] = {(producer_id, *at): offset for at, offset in offsets.items()}
         grown = self._grown(group.pending.get(producer_id, {}), offsets)
         self._store.write(GroupChange(group.name, group.head(), pending=pending))
-        self._bytes += grown
+        self._committed(group, grown)
         group.pending.setdefault(producer_id, {}).update(offsets)
         await self._store.written(name).wait()
 
@@ -150,21 +154,32 @@ class KafkaOffsets:
         held = {at: offset for at, offset in staged.items() if self._exists(at)} if commit else {}
         gone: dict[PendingAt, Offset | None] = {(producer_id, *at): None for at in staged}
         self._store.write(GroupChange(name, offsets=held, pending=gone))
-        self._bytes += self._grown(group.offsets, held, limited=False) - sum(map(_size, staged.values()))
+        self._charge(group, self._grown(group.offsets, held, limited=False) - sum(map(_size, staged.values())))
         group.offsets.update(held)
         del group.pending[producer_id]
 
     def _grown(self, held: Mapping[At, Offset], offsets: Mapping[At, Offset], *, limited: bool = True) -> int:
         """How many more bytes of memory these offsets take. Raises Refused when that is too many."""
         grown = sum(_size(offset) - _size(held.get(at)) for at, offset in offsets.items())
-        if limited and grown > 0 and self._bytes + grown > self._max_bytes:
+        if limited and not self._memory.has_room(whose(), grown):
             raise Refused(Fault.COORDINATOR_NOT_AVAILABLE, "offsets take all the memory that they may")
         return grown
 
-    def count(self, group: KafkaGroup, sign: int = 1) -> None:
-        """Counts a group with all its offsets; `sign` -1: it is removed."""
+    def count(self, group: KafkaGroup) -> None:
+        """Counts a group that was loaded, with all its offsets."""
         for offsets in (group.offsets, *group.pending.values()):
-            self._bytes += sign * sum(map(_size, offsets.values()))
+            self._charge(group, sum(map(_size, offsets.values())))
+
+    def _committed(self, group: KafkaGroup, grown: int) -> None:
+        """From now on all offsets of the group count as those of the user who asks now."""
+        size = group.offset_bytes
+        self._charge(group, -size)
+        group.committer = whose()
+        self._charge(group, size + grown)
+
+    def _charge(self, group: KafkaGroup, grown: int) -> None:
+        group.offset_bytes += grown
+        self._memory.charge(group.committer, grown)
 
     def _topic(self, name: str) -> Topic | None:
         """The topic of this name, or whose table has this name."""
@@ -230,10 +245,10 @@ class KafkaOffsets:
         if gone or pending:
             self._store.write(GroupChange(group.name, offsets=dict.fromkeys(gone), pending=dict.fromkeys(pending)))
         for at in gone:
-            self._bytes -= _size(group.offsets.pop(at))
+            self._charge(group, -_size(group.offsets.pop(at)))
         for producer_id, *rest in pending:
             offsets = group.pending[producer_id]
-            self._bytes -= _size(offsets.pop(tuple(rest)))  # type: ignore[arg-type]
+            self._charge(group, -_size(offsets.pop(tuple(rest))))  # type: ignore[arg-type]
             if not offsets:
                 del group.pending[producer_id]
 

@@ -8,13 +8,13 @@ Requests of members are served by the coordinator.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import trio
 
 from krappy.broker.kafka_groups.group import EACH_GROUP, KafkaGroup
+from krappy.broker.kafka_groups.memory import OwnedMemory
 from krappy.broker.kafka_groups.settings import GroupSettings
 from krappy.broker.latest.table_topic import table_topic
 from krappy.core.kafka import name_regex
@@ -86,9 +86,7 @@ class GroupRegistry:
         self._latest = latest
         self._topics: dict[str, KnownTopic] | None = None  # made when they are asked for
         self._special: set[str] = set()
-        self._bytes = 0
-        self._of: Counter[str] = Counter()  # how many of these are of each owner
-        self._max_bytes = config.memory_bytes // MEMORY_SHARE
+        self._memory = OwnedMemory(config.memory_bytes // MEMORY_SHARE)
 
     @staticmethod
     def now() -> int:
@@ -201,15 +199,14 @@ class GroupRegistry:
     def check_room(self, size: int, name: str = "", member_id: str = "") -> None:
         """Raises Refused when `size` bytes are more memory than groups and members may take, or those of the user who
         asks now. `name`, `member_id`: the group and the member that is to have them, in place of what it has."""
-        group, owner = self.any(name), whose()
+        group = self.any(name)
         more = size - (0 if group is None else group.memory_of(member_id))
-        held = self._of[owner] + more if owner else 0
-        if more > 0 and held > self._max_bytes - self._bytes - more:
+        if not self._memory.has_room(whose(), more):
             raise Refused(Fault.GROUP_MAX_SIZE_REACHED, "the groups take all the memory that they may")
 
     def check_patterns(self) -> None:
         """Raises Refused when patterns take the memory that groups leave."""
-        if self._bytes + name_regex.memory() > self._max_bytes:
+        if self._memory.total + name_regex.memory() > self._memory.most:
             raise Refused(Fault.GROUP_MAX_SIZE_REACHED, "patterns for names take all the memory that they may")
 
     def count(self, group: KafkaGroup) -> None:
@@ -223,11 +220,8 @@ class GroupRegistry:
         self._charge(group, size)
 
     def _charge(self, group: KafkaGroup, size: int) -> None:
-        grown, group.bytes = size - group.bytes, size
-        self._bytes += grown
-        self._of[group.owner] += grown
-        if not self._of[group.owner]:
-            del self._of[group.owner]
+        self._memory.charge(group.owner, size - group.bytes)
+        group.bytes = size
 
     def forget(self, group: KafkaGroup) -> None:
         """Removes a group from memory and from the store. Not synced."""

@@ -1,0 +1,28 @@
+"""Memory that users take, and share fairly."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+
+class OwnedMemory:
+    """Bytes of memory, by their owner (`Principal.owner`). One owner may take as much as is left for all others: half,
+    if there is no other. For "", the broker itself, only the total counts. `total`: bytes that all take; `most`: bytes
+    that they may take."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.total = 0
+        self._of: Counter[str] = Counter()
+
+    def has_room(self, owner: str, more: int) -> bool:
+        """Whether the owner may take so many bytes more."""
+        held = self._of[owner] + more if owner else 0
+        return more <= 0 or held <= self.most - self.total - more
+
+    def charge(self, owner: str, size: int) -> None:
+        """Counts bytes that the owner takes; a negative size: that it gives back."""
+        self.total += size
+        self._of[owner] += size
+        if not self._of[owner]:
+            del self._of[owner]
