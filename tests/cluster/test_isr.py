@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import time
 
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
+
+from krappy.broker.replication.isr_keeper import FEW
 from tests.cluster.brokers import ClusterProcesses
 from tests.cluster.cut_off import cut_off
 from tests.cluster.test_cluster import leaders, make_topic
@@ -41,3 +45,21 @@ def test_a_follower_that_only_zookeeper_does_not_hear_of_stays_out_of_the_isr(cl
             assert times_back(cluster, 3) == before
         cluster.until_in_sync("t")
         assert times_back(cluster, 3) > before
+
+
+def test_of_very_many_partitions_too_a_dead_follower_leaves_and_comes_back(cluster: ClusterProcesses) -> None:
+    """The leaders look at most of them once a second."""
+    count = 2 * FEW
+    [made] = cluster.admin.create_topics([NewTopic("many", count, 3)]).values()
+    made.result(60)
+    cluster.until_in_sync("many")
+    cluster.brokers[3].kill()
+    lost: list[object] = []
+    producer = Producer({"bootstrap.servers": cluster.kafka, "acks": "all"})
+    for index in range(count):
+        producer.produce("many", b"v", partition=index, on_delivery=lambda error, _: lost.append(error) if error else 0)
+    assert producer.flush(60) == 0
+    assert not lost
+    assert all(3 not in each.isrs for each in cluster.partitions("many").values())
+    cluster.start_again(3)
+    cluster.until_in_sync("many")

@@ -23,7 +23,7 @@ not be opened, or if it has lost events that were acknowledged. `healing.next_st
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -103,27 +103,27 @@ class FailedLogs:
         there = self._runtime.topics.by_id
         self._cares = {key: care for key, care in self._cares.items() if key[0] in there}
         self._healing &= self._cares.keys()
-        with suppress(ConnectionLost, StorageError):
-            await self._tell()
-        for topic in list(self._runtime.topics.values()):
-            for partition in list(topic.local.values()):
-                key = topic.id, partition.index
-                trouble = self._trouble(key, partition)
-                # If another broker has changed the state, or ZooKeeper is away, the next look tries again.
-                with suppress(RefusedMulti, ConnectionLost, StorageError):
-                    if trouble is not None:
-                        await self._take_care(topic, partition, key, trouble)
-                    elif key in self._cares:
-                        await self._look_after(topic, partition, key)
-
-    async def _tell(self) -> None:
-        """Lets all brokers know which replicas here are in trouble: people ask any of them."""
-        troubles = (
-            (str(partition), self._trouble((topic.id, partition.index), partition))
+        concerned = [
+            (topic, partition, key)
             for topic in self._runtime.topics.values()
             for partition in topic.local.values()
-        )
-        known = sorted((name, str(trouble)) for name, trouble in troubles if trouble is not None)
+            if self._trouble(key := (topic.id, partition.index), partition) is not None or key in self._cares
+        ]
+        with suppress(ConnectionLost, StorageError):
+            await self._tell({str(partition): self._trouble(key, partition) for _, partition, key in concerned})
+        for topic, partition, key in concerned:
+            trouble = self._trouble(key, partition)
+            # If another broker has changed the state, or ZooKeeper is away, the next look tries again.
+            with suppress(RefusedMulti, ConnectionLost, StorageError):
+                if trouble is not None:
+                    await self._take_care(topic, partition, key, trouble)
+                elif key in self._cares:
+                    await self._look_after(topic, partition, key)
+
+    async def _tell(self, troubles: Mapping[str, LogTrouble | None]) -> None:
+        """Lets all brokers know which replicas here are in trouble: people ask any of them. `troubles`: by partition;
+        None: it is in none any more."""
+        known = sorted((name, str(trouble)) for name, trouble in troubles.items() if trouble is not None)
         spoiled = dict(known[:MOST_TOLD])
         mine = self._cluster.image.brokers.get(self._runtime.id)
         if mine is not None and mine.epoch == self._cluster.epoch and mine.spoiled != spoiled:

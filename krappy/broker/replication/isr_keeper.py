@@ -1,5 +1,8 @@
 """The leader's care for the ISRs of its partitions: followers that lag leave, those that have caught up come back.
 
+It looks often where a follower is out or an event waits to be committed, and once a second at all other partitions:
+where nothing is written, nobody waits for a follower that has died.
+
 A follower comes back only while it renews its lease. So while one is out, this leader reads the leases.
 
 A change is a write that demands the state's version. If it is refused, or its answer is lost, the state that is read
@@ -8,6 +11,8 @@ after it is in force. Until that is known, the replica set counts with both ISRs
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import trio
@@ -28,6 +33,8 @@ if TYPE_CHECKING:
     from krappy.ports.cluster import MembershipPort
 
 LOOK_S = 0.1
+LOOKS = 10  # it looks at partitions at which nothing happens at every so-manieth look only, if they are many
+FEW = 100  # partitions of which it always looks at all
 LISTEN_S = 0.2  # between two reads of the leases
 RETRY_S = 0.2  # after a read that failed
 
@@ -37,6 +44,9 @@ class IsrKeeper:
         self._runtime = runtime
         self._cluster = cluster
         self._renewals = Renewals()
+        self._restless: set[Partition] = set()  # those that this broker leads, and at which something is to come
+        self._walk: Iterator[Partition] = iter(())  # over all partitions, a part of them at each look
+        self._part = 0  # how many
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -64,11 +74,10 @@ class IsrKeeper:
 
     def _are_out(self) -> bool:
         """Whether a partition that this broker leads has a replica which may come into its ISR."""
-        led = [each for each in self._runtime.topics.local() if each.role is Role.LEADER]
         return any(
             addable(self._cluster.image, found).keys() - each.replicas.isr
-            for each in led
-            if (found := self._image(each)) is not None
+            for each in self._restless
+            if each.role is Role.LEADER and (found := self._image(each)) is not None
         )
 
     def _addable(self, image: PartitionImage) -> dict[int, int]:
@@ -81,17 +90,30 @@ class IsrKeeper:
             return []
         lag = self._runtime.lag_ms
         found = []
-        for partition in self._runtime.topics.local():
+        partitions, self._restless = self._next() | self._restless, set()
+        for partition in partitions:
             if partition.role is not Role.LEADER:
                 continue
             image = self._image(partition)
             if image is None or len(partition.replicas.isr) == len(image.replicas) == 1:
                 continue
+            if len(partition.replicas.isr) < len(image.replicas) or partition.high_watermark < partition.log.end_offset:
+                self._restless.add(partition)
             if image.version != partition.state_version:
                 continue  # a newer state is about to be taken
             proposal = partition.replicas.propose(self._addable(image), now, lag)
             if proposal is not None:
                 found.append((partition, proposal))
+        return found
+
+    def _next(self) -> set[Partition]:
+        """The next part of all partitions: in a second it comes to each of them."""
+        found = set(islice(self._walk, self._part))
+        if len(found) < self._part or not self._part:
+            partitions = list(self._runtime.topics.local())
+            self._part = max(FEW, len(partitions) // LOOKS + 1)
+            self._walk = iter(partitions)
+            found |= set(islice(self._walk, self._part))
         return found
 
     def _image(self, partition: Partition) -> PartitionImage | None:
