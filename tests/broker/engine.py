@@ -6,13 +6,16 @@ import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import trio
 
 from krappy.broker.broker import LocalBroker
 from krappy.broker.partition.partition import Partition
+from krappy.core.security.principal import Principal
 from krappy.ports import GroupPolled
+from krappy.ports.audit import ASKED, AskedFor
 from krappy.records import batch
 from krappy.settings import server as settings
 from krappy.types import Headers
@@ -113,3 +116,9 @@ async def until(ready: Any) -> None:
                 if ready():
                     return
             await trio.sleep(0.005)
+
+
+def asks(user: str) -> None:
+    """From now on this task handles a request of this user."""
+    asker: Any = SimpleNamespace(principal=Principal(name=user, mechanism="PLAIN"))
+    ASKED.set(AskedFor(asker, "a test"))

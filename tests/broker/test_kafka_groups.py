@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,10 +19,8 @@ from krappy.core.kafka.classic_member import Join, Joined
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern_member import Beat, Beaten
 from krappy.core.kafka.offset import At, Offset
-from krappy.core.security.principal import Principal
 from krappy.errors import GroupNotEmpty, InvalidRequest, KrappyError, StorageError, UnknownGroup, WrongGroupKind
-from krappy.ports.audit import ASKED, AskedFor
-from tests.broker.engine import publish, running, until
+from tests.broker.engine import asks, publish, running, until
 
 SETTINGS: dict[str, Any] = {"group_initial_rebalance_delay_ms": 0}
 
@@ -471,12 +468,6 @@ def test_metadata_takes_no_more_than_its_part_of_the_memory(tmp_path: Path) -> N
             assert (await join(broker, "g9")).fault is Fault.NONE
 
     run(work)
-
-
-def asks(user: str) -> None:
-    """From now on it is this user's request that is handled."""
-    asker: Any = SimpleNamespace(principal=Principal(name=user, mechanism="PLAIN"))
-    ASKED.set(AskedFor(asker, "a test"))
 
 
 def test_the_groups_of_one_user_keep_no_members_of_others_out(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ bounded."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from krappy.core.kafka.modern_member import Beat
 from krappy.core.transactions import Transaction
 from krappy.errors import InvalidRequest, KrappyError, Overloaded
 from krappy.types import TopicPartition
-from tests.broker.engine import running
+from tests.broker.engine import asks, running
 
 MIB = 1 << 20
 LONG = "x" * 32_000
@@ -75,7 +76,7 @@ def test_what_transactional_ids_take_is_counted_as_it_is(tmp_path: Path, way: st
                 await begin_many()
             there = coordinator.list()
             taken = sum(each.memory for each in there)
-            assert taken == coordinator._bytes <= MIB // 4
+            assert taken == coordinator._memory.total <= MIB // 4
             assert sum(_size(each) for each in there) <= taken
             if way != "ids":
                 first = next(iter(begun))
@@ -83,7 +84,27 @@ def test_what_transactional_ids_take_is_counted_as_it_is(tmp_path: Path, way: st
                 await coordinator.add_group(first, *begun[first], "g")
         async with running(tmp_path, memory_bytes=MIB) as broker:
             coordinator = broker.transactions
-            assert coordinator._bytes == sum(each.memory for each in coordinator.list()) > 0
+            assert coordinator._memory.total == sum(each.memory for each in coordinator.list()) > 0
+
+    trio.run(main)
+
+
+def test_the_transactional_ids_of_one_user_keep_no_other_from_a_transaction(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path, memory_bytes=MIB) as broker:
+            await broker.create_topic("t", 1, {})
+            coordinator = broker.transactions
+            asks("bob")
+            his = await coordinator.init_producer("his", 60_000)
+            asks("eve")
+            for size in (900, 90, 1):
+                with contextlib.suppress(Overloaded):
+                    for number in range(1000):
+                        await coordinator.init_producer(f"{number}-" + "x" * size, 60_000)
+            asks("bob")
+            await coordinator.add_partitions("his", *his, [TopicPartition("t", 0)])
+            await coordinator.end("his", *his, commit=True)
+            await coordinator.init_producer("his-too", 60_000)
 
     trio.run(main)
 
@@ -114,7 +135,7 @@ def test_states_that_are_saved_at_once_are_counted_before_they_are_durable(
                 for number in range(20):
                     nursery.start_soon(begin, f"{number}")
             assert refused
-            assert broker.transactions._bytes <= 16 << 10
+            assert broker.transactions._memory.total <= 16 << 10
 
     trio.run(main)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from krappy.broker.kafka_groups.memory import OwnedMemory
+from krappy.broker.owned_memory import OwnedMemory
 from krappy.core.kafka.classic import ClassicGroup
 from krappy.core.kafka.classic_member import GroupState
 from krappy.core.kafka.faults import Fault, Refused

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 from krappy.broker.kafka_groups.group import EACH_GROUP, KafkaGroup
-from krappy.broker.kafka_groups.memory import OwnedMemory
 from krappy.broker.kafka_groups.settings import GroupSettings
 from krappy.broker.latest.table_topic import table_topic
+from krappy.broker.owned_memory import OwnedMemory
 from krappy.core.kafka import name_regex
 from krappy.core.kafka.classic import ClassicGroup
 from krappy.core.kafka.classic_member import Rules, taken

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy.broker.kafka_groups.registry import check_name
+from krappy.broker.owned_memory import OwnedMemory
 from krappy.broker.transactions.keeper import LocalTransactions, Term, TransactionKeeper
 from krappy.broker.transactions.markers import Markers, group_parts
 from krappy.broker.transactions.replicated import ReplicatedTransactions
@@ -33,6 +34,7 @@ from krappy.core.cluster.roles import Role
 from krappy.core.transactions import Transaction, TxnStage
 from krappy.errors import CoordinatorLoading, InvalidTransaction, KrappyError, Overloaded, UnknownProducerMapping
 from krappy.ports import TransactionalSender
+from krappy.ports.audit import whose
 from krappy.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -66,8 +68,8 @@ class TransactionCoordinator:
         self._life_ms = runtime.config.transactional_id_expiration_ms
         self._all: dict[str, Transaction] = {}
         self._names: dict[int, str] = {}  # by producer id
-        self._bytes = 0  # bytes of memory that all ids take
-        self._max_bytes = runtime.config.memory_bytes // MEMORY_SHARE
+        self._memory = OwnedMemory(runtime.config.memory_bytes // MEMORY_SHARE)  # of all ids
+        self._owners: dict[str, str] = {}  # by id, whose memory it takes: of who has changed it last
         self._turns = IdTurns()
         self._due: dict[str, int] = {}  # when an ongoing transaction times out
         self._woken = trio.Event()
@@ -93,7 +95,7 @@ class TransactionCoordinator:
         for transaction in ids:
             started, updated = min(now, transaction.started_ms), min(now, transaction.updated_ms)
             self._set(transaction._replace(started_ms=started, updated_ms=updated))
-            self._bytes += transaction.memory
+            self._charge(transaction.name, transaction.memory)
             if transaction.prepared:
                 self._runtime.spawn(self._finish, transaction.name, term)
 
@@ -104,7 +106,8 @@ class TransactionCoordinator:
 
     def _drop(self, transaction: Transaction) -> None:
         """Removes an id from memory."""
-        self._bytes -= transaction.memory
+        self._charge(transaction.name, -transaction.memory)
+        self._owners.pop(transaction.name, None)
         del self._all[transaction.name]
         self._names.pop(transaction.producer_id, None)
         self._due.pop(transaction.name, None)
@@ -333,19 +336,32 @@ class TransactionCoordinator:
     async def _save(self, term: Term, transaction: Transaction, *, sync: bool = True) -> None:
         """Makes a state durable, and then sets it in memory. Raises as `Term.save`, and Overloaded when the state takes
         more memory than the one before, and there is no room for it."""
-        growth = _growth(self._all.get(transaction.name), transaction)
-        if growth > 0 and self._bytes + growth > self._max_bytes:
+        name, owner = transaction.name, whose()
+        before = self._all.get(name)
+        growth = _growth(before, transaction)
+        if not self._memory.has_room(owner, growth):
             raise Overloaded(
-                f"transactional ids and their open transactions may take {self._max_bytes} bytes (a quarter of "
-                "memory_bytes); try again when some transactions have ended"
+                f"transactional ids and their open transactions may take {self._memory.most} bytes (a quarter of "
+                "memory_bytes), those of one user as much as is left for others; try again when some have ended"
             )
-        self._bytes += growth  # at once, for others may be saved meanwhile
+        if owner and before is not None:
+            self._charge(name, -before.memory)
+            self._memory.charge(owner, before.memory)
+        if owner:
+            self._owners[name] = owner
+        owner = self._owners.get(name, "")
+        self._memory.charge(owner, growth)  # at once, for others may be saved meanwhile
         try:
             await term.save(transaction, sync=sync)
         except BaseException:
-            self._bytes -= growth
+            self._memory.charge(owner, -growth)
+            if before is None:
+                self._owners.pop(name, None)
             raise
         self._set(transaction)
+
+    def _charge(self, name: str, size: int) -> None:
+        self._memory.charge(self._owners.get(name, ""), size)
 
     async def _complete(self, term: Term, transaction: Transaction) -> None:
         """Carries out the decision, or leaves it to a task that tries again until it is done."""
@@ -361,7 +377,7 @@ class TransactionCoordinator:
         await self.markers.write(transaction, commit, term.epoch)
         completed = core.complete(transaction, self._now())
         term.keep(completed)  # if this is lost, all of this is done again
-        self._bytes += _growth(transaction, completed)
+        self._charge(transaction.name, _growth(transaction, completed))
         self._set(completed)
 
     async def _finish(self, name: str, term: Term) -> None:
