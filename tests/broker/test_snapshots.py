@@ -22,7 +22,7 @@ from krappy.entries.entry import unpack_entry
 from krappy.errors import InvalidRequest, Overloaded, ShuttingDown, SnapshotGone, UnknownPartition
 from krappy.records import batch
 from krappy.store import rocks, views
-from tests.broker.engine import publish, running, until
+from tests.broker.engine import asks, publish, running, until
 
 ALL = Chosen()
 Table = dict[tuple[int, bytes], bytes | None]
@@ -222,6 +222,21 @@ def test_only_so_many_are_held_and_each_gives_its_place_back(tmp_path: Path, mon
             broker.open_snapshot([], None, None, None, 1, tombstones=False)
         with pytest.raises(InvalidRequest):
             broker.open_snapshot(broker.topic("t").all_led(), b"a", b"b", None, 1, tombstones=False)
+
+    in_broker(tmp_path, test)
+
+
+def test_who_holds_many_keeps_nobody_else_from_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "MOST", 4)
+
+    async def test(broker: LocalBroker) -> None:
+        asks("eve")
+        for _ in range(2):
+            await taken(broker, "t")
+        with pytest.raises(Overloaded, match="of one user"):
+            await taken(broker, "t")
+        asks("bob")
+        await taken(broker, "t")
 
     in_broker(tmp_path, test)
 

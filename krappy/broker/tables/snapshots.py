@@ -2,6 +2,7 @@
 
 They pin old data in RocksDB's files. So there are at most `MOST`, and each ends when neither a read nor a `keep` has
 used it for its time to live. It does not end during a read. The bounds of their keys may take a share of the memory.
+One user has at most as many as others leave, and of that share likewise: so nobody keeps others from taking one.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from krappy.broker.owned_memory import OwnedMemory
 from krappy.broker.partition.partition import Partition
 from krappy.broker.runtime import SHARE
 from krappy.broker.tables import splits
 from krappy.broker.tables.newest_rows import BYTES, newest_rows
 from krappy.broker.tables.table import Chosen
 from krappy.errors import InvalidRequest, Overloaded, ShuttingDown, SnapshotGone, UnknownPartition
+from krappy.ports.audit import whose
 from krappy.store.view_snapshot import Rows
 from krappy.waiting import Signal, wait_any
 
@@ -53,6 +56,7 @@ class LeasedSnapshot:
         self.partitions = {partition.index: partition for partition in partitions}
         self.topic = partitions[0].topic
         self.owner = ""  # the principal that had it taken
+        self.taker = whose()  # whose part of the snapshots it takes
         self.readers = 0
         self.expires = trio.current_time() + ttl
         # Appliers run on this same loop, so what they have applied is what the snapshot holds.
@@ -141,11 +145,16 @@ class Snapshots:
             raise InvalidRequest("a snapshot needs at least one partition", field="partitions")
         if self._runtime.stopped:
             raise ShuttingDown("the broker is shutting down")
-        if len(self._held) >= MOST:
-            raise Overloaded(f"{MOST} snapshots are held already; close some, or wait until their time is over")
-        most = self._runtime.config.memory_bytes // SHARE
-        if chosen.size + sum(each.chosen.size for each in self._held.values()) > most:
-            raise Overloaded(f"the bounds of the snapshots that are held may take {most} bytes: close some of these")
+        number, bounds = OwnedMemory(MOST), OwnedMemory(self._runtime.config.memory_bytes // SHARE)
+        for each in self._held.values():
+            number.charge(each.taker, 1)
+            bounds.charge(each.taker, each.chosen.size)
+        if not number.has_room(whose(), 1):
+            text = f"{len(self._held)} snapshots are held already; close some, or wait until their time is over"
+            raise Overloaded(f"{text} (there may be {MOST}, and of one user as many as others leave)")
+        if not bounds.has_room(whose(), chosen.size):
+            text = f"the bounds of the snapshots that are held may take {bounds.most} bytes"
+            raise Overloaded(f"{text}, those of one user as many as others leave: close some of these")
         found = LeasedSnapshot(self._runtime, partitions, chosen, _seconds(ttl_ms), tombstones=tombstones, whole=whole)
         self._held[found.id] = found
         self.opened += 1
