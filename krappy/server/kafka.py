@@ -3,8 +3,8 @@
 Rules, kept here:
 
 - Requests begin in the order they came. While a request waits for a Later (a publish), the next may begin. While one
-  runs as a task, the next may not: Kafka mutes the channel likewise. The socket is read meanwhile, so the server
-  notices when the peer leaves.
+  runs as a task, the next may not: Kafka mutes the channel likewise. A request with many elements is a task, too: it is
+  read in several turns. The socket is read meanwhile, so the server notices when the peer leaves.
 - Answers leave in the order of the requests. One that is ready early waits for those ahead of it.
 - Kafka has no answer for a request that can't be understood. A frame that can't be read, or an API or version that is
   not served, ends the connection, once earlier requests are answered. Only an unknown version of ApiVersions gets an
@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import socket
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Generator, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +24,7 @@ from krappy.core.security.quota import Payer
 from krappy.core.security.quota_entities import QuotaKey
 from krappy.errors import AuthenticationFailed, FrameTooLarge, KrappyError, ProtocolError, RequestTimeout
 from krappy.handlers.kafka.api_versions import what_is_served
-from krappy.handlers.kafka.registry import KafkaRegistry
+from krappy.handlers.kafka.registry import Answer, Handler, KafkaRegistry, Now
 from krappy.ports import NodeInfo, SessionFacts
 from krappy.ports.audit import ASKED, AskedFor
 from krappy.server.authentication import Admission
@@ -39,7 +39,7 @@ from krappy.waiting import Later
 from krappy.wire import mistaken
 from krappy.wire.kafka import encode_request, encode_response, parse_header, read_request
 from krappy.wire.kafka.apis import ApiKey
-from krappy.wire.kafka.codec import LONGEST_CLIENT_ID, wants_no_answer
+from krappy.wire.kafka.codec import LONGEST_CLIENT_ID, MOST_ELEMENTS, Header, read_in_steps, wants_no_answer
 from krappy.wire.kafka.codes import Code
 
 if TYPE_CHECKING:
@@ -50,7 +50,11 @@ PRODUCE = int(ApiKey.PRODUCE).to_bytes(2, "big")  # the first bytes of a Produce
 READS = (ApiKey.FETCH, ApiKey.SHARE_FETCH)  # whose answers count for consumer_byte_rate
 API_NAMES = {key: key.name.lower() for key in ApiKey}
 LOGGING_IN = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+HEAVY = 16 << 10  # bytes of a request that may have so many elements that it is read in several turns
 MAX_PLAIN = 16 << 20  # bytes of any other request: decoded it takes many times as much memory
+
+
+Steps = Generator[None, None, tuple[dict[str, Any], int]]  # of `read_in_steps`
 
 
 class Advertised(NamedTuple):
@@ -186,18 +190,21 @@ class KafkaConnection(Channel):
             self._slots.append(slot)
             self._answer(slot, what_is_served(Code.UNSUPPORTED_VERSION))
             return
-        request, elements = read_request(key, version, frame[header.body_at :])
+        told = frame[header.body_at :]
+        if size > HEAVY and key != ApiKey.PRODUCE:  # which has few elements for its size
+            steps = read_in_steps(key, version, told)
+            read = _step(steps)
+            if read is None:
+                self._slots.append(slot)
+                work = self._read_and_serve(slot, size, header, handler, steps)
+                self._run(slot, size, min(MOST_ELEMENTS, len(told)), work)
+                return
+            request, elements = read
+        else:
+            request, elements = read_request(key, version, told)
         if key == ApiKey.SASL_HANDSHAKE:
             self._bare = self._locked and version == 0
-        self.session.client_id = header.client_id
-        if self._paying is not None:
-            self.session.knows_quotas = True  # unless the handler finds that this version does not
-        try:
-            answer = handler(self.session, request, version)
-        except KrappyError:
-            raise
-        except Exception as error:
-            raise self._server.fault(error, key) from error
+        answer = self._serve(slot, header, handler, request)
         if answer is None:
             return
         self._slots.append(slot)
@@ -211,14 +218,49 @@ class KafkaConnection(Channel):
             self._server.budget.charge(slot.size)
             answer.then(lambda value, error: self._finished(slot, value, error))
         else:
-            slot.size = size + TASK + (elements * ELEMENT if size > SMALL else 0)
-            self.in_flight += slot.size
-            self._park(slot.size)
-            self._muted = True
-            self._hold()
-            assert self._nursery is not None
             assert isinstance(answer, Coroutine)
-            self._nursery.start_soon(self._wait_for, slot, self._timed(answer))
+            self._run(slot, size, elements if size > SMALL else 0, answer)
+
+    def _serve(self, slot: AnswerSlot, header: Header, handler: Handler, request: dict[str, Any]) -> Answer:
+        self.session.client_id = header.client_id
+        if slot.payer is not None:
+            self.session.knows_quotas = True  # unless the handler finds that this version does not
+        try:
+            return handler(self.session, request, header.version)
+        except KrappyError:
+            raise
+        except Exception as error:
+            raise self._server.fault(error, header.api_key) from error
+
+    async def _read_and_serve(self, slot: AnswerSlot, size: int, header: Header, handler: Handler, steps: Steps) -> Now:
+        """Serves a request once the rest of it is read. Until then it counts for the most elements that it may have."""
+        await self.pause()
+        while (read := _step(steps)) is None:
+            await self.pause()
+        request, elements = read
+        self._charge(slot, size + TASK + elements * ELEMENT)
+        answer = self._serve(slot, header, handler, request)
+        if isinstance(answer, Later):
+            return await answer.wait()
+        return answer if answer is None or isinstance(answer, dict) else await answer
+
+    def _run(
+        self, slot: AnswerSlot, size: int, elements: int, work: Coroutine[Any, Any, dict[str, Any] | None]
+    ) -> None:
+        """Runs a request as a task."""
+        self._charge(slot, size + TASK + elements * ELEMENT)
+        self._muted = True
+        self._hold()
+        assert self._nursery is not None
+        self._nursery.start_soon(self._wait_for, slot, self._timed(work))
+
+    def _charge(self, slot: AnswerSlot, size: int) -> None:
+        """Counts `size` bytes for a request that runs as a task, in place of those before."""
+        self.in_flight += size - slot.size
+        if slot.size:
+            self._park(-slot.size)
+        slot.size = size
+        self._park(size)
 
     async def _wait_for(self, slot: AnswerSlot, answer: Coroutine[Any, Any, dict[str, Any] | None]) -> None:
         with self._until_it_leaves():
@@ -346,3 +388,13 @@ class KafkaConnection(Channel):
                 self._hold()
             for part in slot.parts:
                 self._send(part)
+
+
+def _step(steps: Steps) -> tuple[dict[str, Any], int] | None:
+    """Reads on. Returns the request and how many elements it has, once it is read."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        read: tuple[dict[str, Any], int] = end.value
+        return read
+    return None

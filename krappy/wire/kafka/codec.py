@@ -6,13 +6,13 @@ Rule of this file: functions that read raise only ProtocolError, whatever the by
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any, NamedTuple
 
 from krappy.errors import ProtocolError
 from krappy.wire.kafka.apis import ApiKey
 from krappy.wire.kafka.notation import Field, at, read
-from krappy.wire.kafka.reading import MOST, Reader, compile_reader, skip_tags
+from krappy.wire.kafka.reading import MOST, Reader, StepReader, compile_reader, compile_step_reader, skip_tags
 from krappy.wire.kafka.schema import FIRST_FLEXIBLE, RANGES, TABLE
 from krappy.wire.kafka.writing import Part, Writer, compile_writer
 
@@ -21,6 +21,7 @@ from krappy.wire.kafka.writing import Part, Writer, compile_writer
 MOST_ELEMENTS = 40_000
 MOST_TAGS = 1_000  # tagged fields of a header; Kafka knows one
 LONGEST_CLIENT_ID = 249  # characters of a client id; the rest is cut
+WRONG = (ProtocolError, struct.error, IndexError, UnicodeDecodeError)  # what readers raise
 _ANY_NUMBER = 1 << 31
 # librdkafka (at least 2.16) asks for all topics by a null array of four bytes, though in this version it has one byte.
 _ALL_TOPICS = bytes(4)
@@ -102,6 +103,19 @@ def read_request(api_key: ApiKey, version: int, body: memoryview) -> tuple[dict[
     return found, MOST_ELEMENTS - room
 
 
+def read_in_steps(api_key: ApiKey, version: int, body: memoryview) -> Generator[None, None, tuple[dict[str, Any], int]]:
+    """As `read_request`, which may take long: a generator, which returns what that returns. Raises ProtocolError."""
+    read = _STEP_READERS.get((api_key, version))
+    if read is None:
+        made = compile_step_reader(_fields(api_key, version, response=False), version >= FIRST_FLEXIBLE[api_key])
+        read = _STEP_READERS.setdefault((api_key, version), made)
+    try:
+        found, _, room = yield from read(body, 0, len(body), MOST_ELEMENTS)
+    except WRONG as error:
+        raise _no_message(error, api_key, version) from None
+    return found, MOST_ELEMENTS - room
+
+
 def decode_response(api_key: ApiKey, version: int, frame: memoryview) -> tuple[int, dict[str, Any]]:
     """(correlation id, body of a response). `frame`: the bytes after its size. Raises ProtocolError."""
     read = _READERS.get((api_key, version, True)) or _reader(api_key, version, True)
@@ -162,13 +176,16 @@ def _decoded(
     """(message, position after its last field, how many more elements it could have had)."""
     try:
         return read(frame, pos, len(frame), room)
-    except ProtocolError as error:
+    except WRONG as error:
+        raise _no_message(error, api_key, version) from None
+
+
+def _no_message(error: Exception, api_key: ApiKey, version: int) -> ProtocolError:
+    if isinstance(error, ProtocolError):
         reason = error.text
-    except (struct.error, IndexError):
-        reason = "the frame ends early"
-    except UnicodeDecodeError:
-        reason = "a string that is not UTF-8"
-    raise ProtocolError(f"{api_key.name} version {version}: {reason}") from None
+    else:
+        reason = "a string that is not UTF-8" if isinstance(error, UnicodeDecodeError) else "the frame ends early"
+    return ProtocolError(f"{api_key.name} version {version}: {reason}")
 
 
 def _framed(write: Writer, out: bytearray, body: Mapping[str, Any]) -> list[Part]:
@@ -184,6 +201,7 @@ def _framed(write: Writer, out: bytearray, body: Mapping[str, Any]) -> list[Part
 
 
 _READERS: dict[tuple[ApiKey, int, bool], Reader] = {}
+_STEP_READERS: dict[tuple[ApiKey, int], StepReader] = {}
 _WRITERS: dict[tuple[ApiKey, int, bool], Writer] = {}
 
 

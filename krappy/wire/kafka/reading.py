@@ -16,7 +16,7 @@ them. Everything is in one function, because calls are slow.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from operator import itemgetter
 from struct import Struct
 from typing import Any, NoReturn
@@ -26,7 +26,10 @@ from krappy.wire.kafka.notation import FIXED, Field, Source
 
 MOST = 20_000  # elements of one array of a request: topics, partitions of a topic, groups, resources
 LONGEST_STRING = 32767  # Kafka's limit; for flexible versions too
-Reader = Callable[[memoryview, int, int, int], tuple[dict[str, Any], int, int]]  # (frame, position, its end, room)
+STEP = 2_000  # elements that are read in one step
+Read = tuple[dict[str, Any], int, int]  # message, position after it, room left
+Reader = Callable[[memoryview, int, int, int], Read]  # (frame, position, its end, room)
+StepReader = Callable[[memoryview, int, int, int], Generator[None, None, Read]]
 
 
 def compile_reader(fields: tuple[Field, ...], flexible: bool, most: int = MOST) -> Reader:
@@ -39,8 +42,21 @@ def compile_reader(fields: tuple[Field, ...], flexible: bool, most: int = MOST) 
     return reader
 
 
+def compile_step_reader(fields: tuple[Field, ...], flexible: bool) -> StepReader:
+    """As `compile_reader`, a generator, which returns what that returns: it stops after each `STEP` elements."""
+    source = _Source(flexible, steps=True)
+    source.names |= {"most": MOST, "STEP": STEP}
+    source.add("left = STEP", "if not left:", "    yield")  # so it is a generator, also where there is no array
+    value = source.struct(fields)
+    reader: StepReader = source.compiled("buf, pos, end, room", f"{value}, pos, room")
+    return reader
+
+
 class _Source(Source):
-    def __init__(self, flexible: bool) -> None:
+    """`steps`: of a generator."""
+
+    def __init__(self, flexible: bool, *, steps: bool = False) -> None:
+        self._steps = steps
         super().__init__(flexible, {"short": _short, "wrong": _wrong, "varint": _varint, "skip": skip_tags})
 
     def flush(self) -> None:
@@ -181,6 +197,8 @@ class _Source(Source):
             else:
                 element = self.blob(field.kind, False)
             self.add(f"{append}({element})")
+            if self._steps:
+                self.add("left -= 1", "if not left:", "    left = STEP", "    yield")
             self.indent = self.indent[4:]
         if field.once is not None:
             once = self.new("f")
