@@ -15,7 +15,9 @@
   keeps the group's state is away, the partition brings nothing, as in Kafka; a client would not know the error.
 - A request may name a partition only to acknowledge, and forget it, too: Kafka's consumer does so when it is assigned
   other partitions. Then the partition is not in the session. What the member has acquired there may be acknowledged
-  later, too.
+  later, too. Such a request does not tell whether the partition is to be in the session again: Kafka adds it, and if
+  the consumer does not know of that, it throws away what it gets. Here the session ends, and the consumer begins one
+  that has what it wants.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ At = tuple[bytes, int]  # topic id, partition
 
 
 class ShareRequest:
-    """One request of a share session. `rows`: what is answered for each partition that the request names."""
+    """One request of a share session. `rows`: what is answered for each partition that the request names. `is_unclear`:
+    it acknowledges records of a partition that is not in the session, and does not forget it."""
 
     def __init__(self, session: KafkaSessionPort, request: Message) -> None:
         """Begins or resumes the session. Raises KrappyError."""
@@ -87,6 +90,9 @@ class ShareRequest:
         opener = Opener(who.names, who.host, who.owner)
         self.group, self.member = connection.session(name, member, self.epoch, opener)
         self._access = -1
+        lists = request.get("forgotten_topics_data", ())
+        self._forgotten = {(topic["topic_id"], index) for topic in lists for index in topic["partitions"]}
+        self.is_unclear = not self.acks.keys() <= self.member.parts.keys() | self._forgotten
         self.hints = LeaderHints(session)
 
     def _named(self) -> Iterator[tuple[At, list[Message]]]:
@@ -162,11 +168,9 @@ class ShareRequest:
         """Adds the partitions that are named to the session, removes those to be forgotten, and opens what is not open.
         Returns the errors. Raises Refused if the group is no share group."""
         parts = self.member.parts
-        lists = self.request["forgotten_topics_data"]
-        forgotten = {(topic["topic_id"], index) for topic in lists for index in topic["partitions"]}
-        for at in forgotten:
+        for at in self._forgotten:
             parts.pop(at, None)
-        fresh = [at for at in self.rows if at not in parts and at not in forgotten]
+        fresh = [at for at in self.rows if at not in parts and at not in self._forgotten]
         try:
             if len(parts) + len(fresh) > MOST_PARTS:
                 text = f"a share session has at most {MOST_PARTS} partitions"
@@ -234,9 +238,8 @@ class ShareRequest:
         }
 
     def end(self) -> None:
-        """Ends the session, if the request asks for that."""
-        if self.epoch == FINAL:
-            self.connection.end(self.group, self.member)
+        """Ends the session."""
+        self.connection.end(self.group, self.member)
 
 
 def _refused(error: KrappyError) -> Message:
@@ -253,7 +256,8 @@ async def share_acknowledge(session: KafkaSessionPort, request: Message, version
     except KrappyError as error:
         return _refused(error)
     refused = await asked.acknowledge()
-    asked.end()
+    if asked.epoch == FINAL:
+        asked.end()
     for at, why in refused.items():
         row = asked.rows[at]
         row |= {"error_code": asked.told(at, row, why), "error_message": why.text}
@@ -272,7 +276,7 @@ async def share_fetch(session: KafkaSessionPort, request: Message, version: int)
     share = session.fetch_share()
     room = min(request["max_bytes"], MAX_BYTES if share is None else min(share, MAX_BYTES))  # 0: over its quota
     try:
-        if asked.epoch == FINAL:
+        if asked.epoch == FINAL or asked.is_unclear:
             asked.end()
         else:
             errors |= await asked.add_partitions()
@@ -281,7 +285,7 @@ async def share_fetch(session: KafkaSessionPort, request: Message, version: int)
                 rows, more = await _acquired(asked, room, 0 if at_once else request["max_wait_ms"])
                 errors |= more
     except (AuthorizationFailed, Refused) as error:
-        asked.connection.end(asked.group, asked.member)
+        asked.end()
         return _refused(error)
     except KrappyError as error:
         errors |= dict.fromkeys(asked.member.parts, error)

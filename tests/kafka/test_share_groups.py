@@ -275,6 +275,24 @@ def test_a_partition_is_forgotten_by_a_request_that_acknowledges_records_of_it(r
     assert Member(raw, "g14", "two", "t14").acquired() == [(3, 3, 1)]
 
 
+def test_a_session_ends_where_a_request_acknowledges_records_of_a_partition_that_is_not_in_it(
+    raw: Raw, broker: BrokerProcess
+) -> None:
+    """Kafka's consumer may not know that the partition is in the session again, and would throw its records away."""
+    create(broker, "t15")
+    earliest(raw, "g15")
+    fill(raw, "t15", 3)
+    one = Member(raw, "g15", "one", "t15")
+    assert one.acquired() == [(0, 2, 1)]
+    assert one.fetch(topics=[], forgotten_topics_data=[{"topic_id": one.id, "partitions": [0]}]) == {}
+    fill(raw, "t15", 1)
+    assert one.acquired((0, 2, [ACCEPT])) == []
+    assert position(raw, "g15", "t15") == (3, 1)
+    assert one.ask_fetch()["error_code"] == Code.SHARE_SESSION_NOT_FOUND
+    one.epoch = 0
+    assert one.acquired() == [(3, 3, 1)]
+
+
 def test_two_rows_of_one_partition_are_both_taken(raw: Raw, broker: BrokerProcess) -> None:
     create(broker, "rows", 1)
     earliest(raw, "rows-group")
