@@ -36,7 +36,7 @@ PARTS: Mapping[bytes, tuple[type, ...]] = {  # the types of a key's parts, by it
     OFFSET: (str, str, int),
     PENDING: (str, int, str, int),
 }
-KINDS = {"offset": int, "leader_epoch": int, "metadata": str, "committed": int, "topic_id": bytes}
+KINDS = {"offset": int, "leader_epoch": int, "metadata": str, "committed": int, "topic_id": bytes, "owner": str}
 
 PendingAt = tuple[int, str, int]  # producer id, topic, partition
 
@@ -145,7 +145,7 @@ class GroupOffsets:
 
 
 def _packed(offset: Offset | None) -> bytes | None:
-    return None if offset is None else msgpack.packb(list(offset))
+    return None if offset is None else msgpack.packb(list(offset[:-1]))  # without its owner
 
 
 def _sort(key: bytes, packed: bytes | None, puts: dict[bytes, bytes], deletes: list[bytes]) -> None:

@@ -508,6 +508,48 @@ def test_the_offsets_of_one_user_keep_nobody_from_committing(tmp_path: Path) -> 
     run(work)
 
 
+def test_a_user_does_not_answer_for_what_others_bring_to_his_group(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, memory_bytes=4 << 20, max_frame_bytes=1 << 20, **SETTINGS) as broker:
+
+            async def joins(user: str, name: str, size: int, member_id: str = "") -> Joined:
+                asks(user)
+                ask = Join(member_id, None, "consumer", (("range", bytes(size)),), 10_000, 60_000)
+                with trio.move_on_after(0):
+                    return await broker.kafka_groups.join(name, ask).wait()
+                return Joined(Fault.NONE, "it waits for the others")
+
+            his = (await joins("bob", "shared", 1000)).member_id
+            for _ in range(3):  # whenever hers joins, his joins again
+                for size in (300_000, 30_000, 3_000):
+                    while (await joins("eve", "shared", size)).fault is Fault.NONE:
+                        pass
+                await joins("bob", "shared", 1000, his)
+            assert (await joins("bob", "his", 100_000)).fault is Fault.NONE
+            assert (await joins("amy", "hers", 100_000)).fault is Fault.NONE
+
+    run(work)
+
+
+def test_a_user_does_not_answer_for_what_others_commit_in_his_group(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, memory_bytes=1 << 20, max_frame_bytes=1 << 19, **SETTINGS) as broker:
+            await broker.create_topic("t", 999, {})
+            for _ in range(3):
+                asks("eve")
+                for size in (4000, 100, 0):
+                    with contextlib.suppress(Refused):
+                        for index in range(1, 999):
+                            await commit(broker, "shared", {("t", index): offset(broker, 1, "x" * size)})
+                asks("bob")
+                await commit(broker, "shared", {("t", 0): offset(broker, 1)})
+            await commit(broker, "his", {("t", 0): offset(broker, 1, "x" * 4000)})
+            asks("amy")
+            await commit(broker, "hers", {("t", 0): offset(broker, 1, "x" * 4000)})
+
+    run(work)
+
+
 def test_who_joins_again_needs_room_only_for_what_is_new(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path, memory_bytes=4 << 20, max_frame_bytes=1 << 20, **SETTINGS) as broker:

@@ -203,10 +203,10 @@ def test_what_groups_take_is_counted_as_it_is(tmp_path: Path, way: str) -> None:
                     refused += later.done and (await later.wait()).fault == Fault.GROUP_MAX_SIZE_REACHED
                 nursery.cancel_scope.cancel()
             assert refused == 100
-            counted = sum(group.bytes for group in groups.groups.values())
+            counted = sum(group.memory for group in groups.groups.values())
             assert counted == groups._memory.total <= MIB + EACH_GROUP
             for group in groups.groups.values():
-                assert group.bytes >= EACH_GROUP + sys.getsizeof(group.name)
+                assert group.memory >= EACH_GROUP + sys.getsizeof(group.name)
 
     trio.run(main)
 

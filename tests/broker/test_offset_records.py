@@ -38,6 +38,7 @@ OFFSETS = st.builds(
     *(INT64, st.integers(-1, (1 << 31) - 1), TEXT, st.integers(0, LATEST_MS)),
     expires=st.none(),
     topic_id=st.sampled_from([b"", b"i" * 16]),
+    owner=st.just(""),
 )
 
 

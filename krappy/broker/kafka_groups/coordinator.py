@@ -143,7 +143,7 @@ class KafkaGroups(GroupRegistry):
             if self.runtime.stopped:
                 raise Refused(Fault.COORDINATOR_NOT_AVAILABLE)
             group = self.make(name)
-            self.own(group)
+            self.own(group, ask.member_id)
             replies = self._join(group, later, fresh)
         except Refused as refusal:
             later.resolve(Joined(refusal.fault, ask.member_id))
@@ -272,8 +272,8 @@ class KafkaGroups(GroupRegistry):
             if beat.regex:
                 self.check_patterns()
             group = group_for(name, beat)
-            if beat.epoch == JOINING:
-                self.own(group)
+            if beat.epoch == JOINING or beat.topics is not None:
+                self.own(group, beat.member_id)
             if name in self.groups:
                 self.learn_special(beat.topics or ())
             assert isinstance(group.membership, ModernGroup)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgpack
@@ -33,10 +34,9 @@ class KafkaGroup:
         self.pending: dict[int, dict[At, Offset]] = {}  # by producer id
         self.empty_since: int | None = empty_since
         self.alarm: int | None = None  # set by Alarms
-        self.bytes = 0  # its memory, as `measure` told last
-        self.owner = ""  # who has joined last, and whose memory it takes (`Principal.owner`); "": it was only loaded
-        self.offset_bytes = 0  # the memory of its offsets
-        self.committer = ""  # who has committed last, and whose memory its offsets take; "": they were only loaded
+        self.held: Counter[str] = Counter()  # its memory by owner (`Principal.owner`), as `measure` told last
+        self.owner = ""  # who had it made; "": it was loaded
+        self.owners: dict[str, str] = {}  # by member id, who has joined with it last
         self.gone = False
         self._left: dict[str, bytes | None] = {}  # stored members of the previous membership
 
@@ -54,13 +54,23 @@ class KafkaGroup:
         """Whether an open transaction has staged an offset for this partition."""
         return any(at in offsets for offsets in self.pending.values())
 
-    def measure(self) -> int:
-        """About how many bytes of memory it and its members take; its offsets are counted elsewhere."""
+    @property
+    def memory(self) -> int:
+        return sum(self.held.values())
+
+    def measure(self, newcomer: str = "") -> Counter[str]:
+        """About how many bytes of memory it and its members take, by owner; its offsets are counted elsewhere. Members
+        that came since it was last called are the `newcomer`'s."""
         membership = self.membership
-        size = EACH_GROUP + taken(self.name) + sum(map(self.memory_of, membership.members))
+        promised: Iterable[str] = ()
+        size = EACH_GROUP + taken(self.name)
         if isinstance(membership, ClassicGroup):
-            size += taken(membership.protocol_type, membership.protocol) + EACH_PROMISE * len(membership.promised)
-        return size
+            promised, size = membership.promised, size + taken(membership.protocol_type, membership.protocol)
+        self.owners = {each: self.owners.get(each, newcomer) for each in (*membership.members, *promised)}
+        found = Counter({self.owner: size})
+        for member_id, owner in self.owners.items():
+            found[owner] += self.memory_of(member_id) or EACH_PROMISE
+        return found
 
     def memory_of(self, member_id: str) -> int:
         """About how many bytes of memory a member takes; 0 if it is not there."""
@@ -128,7 +138,6 @@ def load(
     group.offsets = kept.offsets
     for (producer_id, topic, partition), offset in kept.pending.items():
         group.pending.setdefault(producer_id, {})[topic, partition] = offset
-    group.bytes = group.measure()
     return group
 
 

@@ -4,8 +4,8 @@ A commit is acknowledged when it is on disk. Commits that arrive together share 
 is forgotten `offsets_retention_ms` after its group became empty, or after its commit, whichever is later; in a group
 with members only if none of them subscribes to its topic.
 
-The offsets of one user take as much memory as is left for all others (`OwnedMemory`): so nobody keeps others from
-committing.
+The offsets that one user has committed take as much memory as is left for all others (`OwnedMemory`): so nobody keeps
+others from committing, not even through a group that they share.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class KafkaOffsets:
         self._store = owner.store
         self._retention_ms = owner.runtime.config.offsets_retention_ms
         self._memory = OwnedMemory(owner.runtime.config.memory_bytes // MEMORY_SHARE)
-        owner.on_forget.append(lambda group: self._charge(group, -group.offset_bytes))
+        owner.on_forget.append(lambda group: self.count(group, -1))
 
     # --- committing
 
@@ -99,11 +99,10 @@ class KafkaOffsets:
         if not offsets:
             later.resolve(None)
             return later
-        offsets = self._with_ids(offsets)
-        grown = self._grown(group.offsets, offsets)
+        offsets = self._as_kept(offsets)
+        self._check_room(group.offsets, offsets)
         self._store.write(GroupChange(group.name, None if group.offsets else group.head(), offsets=offsets))
-        self._committed(group, grown)
-        group.offsets.update(offsets)
+        self._put(group.offsets, offsets)
         self._store.written(group.name).then(lambda _, error: later.resolve(_known(error)))
         return later
 
@@ -135,12 +134,11 @@ class KafkaOffsets:
         offsets: Mapping[At, Offset],
     ) -> None:
         group = self.check(name, member_id, generation, instance_id, transactional=True)
-        offsets = self._with_ids(offsets)
+        offsets = self._as_kept(offsets)
         pending: dict[PendingAt, Offset] = {(producer_id, *at): offset for at, offset in offsets.items()}
-        grown = self._grown(group.pending.get(producer_id, {}), offsets)
+        self._check_room(group.pending.get(producer_id, {}), offsets)
         self._store.write(GroupChange(group.name, group.head(), pending=pending))
-        self._committed(group, grown)
-        group.pending.setdefault(producer_id, {}).update(offsets)
+        self._put(group.pending.setdefault(producer_id, {}), offsets)
         await self._store.written(name).wait()
 
     def complete(self, name: str, producer_id: int, commit: bool) -> None:
@@ -154,46 +152,44 @@ class KafkaOffsets:
         held = {at: offset for at, offset in staged.items() if self._exists(at)} if commit else {}
         gone: dict[PendingAt, Offset | None] = {(producer_id, *at): None for at in staged}
         self._store.write(GroupChange(name, offsets=held, pending=gone))
-        self._charge(group, self._grown(group.offsets, held, limited=False) - sum(map(_size, staged.values())))
-        group.offsets.update(held)
+        self._put(group.offsets, held)
+        self._charge(staged.values(), -1)
         del group.pending[producer_id]
 
-    def _grown(self, held: Mapping[At, Offset], offsets: Mapping[At, Offset], *, limited: bool = True) -> int:
-        """How many more bytes of memory these offsets take. Raises Refused when that is too many."""
+    def _check_room(self, held: Mapping[At, Offset], offsets: Mapping[At, Offset]) -> None:
+        """Raises Refused when these offsets take too many bytes of memory more than those in whose place they come."""
         grown = sum(_size(offset) - _size(held.get(at)) for at, offset in offsets.items())
-        if limited and not self._memory.has_room(whose(), grown):
+        if not self._memory.has_room(whose(), grown):
             raise Refused(Fault.COORDINATOR_NOT_AVAILABLE, "offsets take all the memory that they may")
-        return grown
 
-    def count(self, group: KafkaGroup) -> None:
-        """Counts a group that was loaded, with all its offsets."""
+    def _put(self, held: dict[At, Offset], offsets: Mapping[At, Offset]) -> None:
+        self._charge((held[at] for at in offsets if at in held), -1)
+        self._charge(offsets.values())
+        held.update(offsets)
+
+    def count(self, group: KafkaGroup, sign: int = 1) -> None:
+        """Counts a group that was loaded, with all its offsets; -1: one that is forgotten."""
         for offsets in (group.offsets, *group.pending.values()):
-            self._charge(group, sum(map(_size, offsets.values())))
+            self._charge(offsets.values(), sign)
 
-    def _committed(self, group: KafkaGroup, grown: int) -> None:
-        """From now on all offsets of the group count as those of the user who asks now."""
-        size = group.offset_bytes
-        self._charge(group, -size)
-        group.committer = whose()
-        self._charge(group, size + grown)
-
-    def _charge(self, group: KafkaGroup, grown: int) -> None:
-        group.offset_bytes += grown
-        self._memory.charge(group.committer, grown)
+    def _charge(self, offsets: Iterable[Offset], sign: int = 1) -> None:
+        for offset in offsets:
+            self._memory.charge(offset.owner, sign * _size(offset))
 
     def _topic(self, name: str) -> Topic | None:
         """The topic of this name, or whose table has this name."""
         return self._runtime.topics.get(self._runtime.topics.table_of(name) or name)
 
-    def _with_ids(self, offsets: Mapping[At, Offset]) -> dict[At, Offset]:
+    def _as_kept(self, offsets: Mapping[At, Offset]) -> dict[At, Offset]:
         ids: dict[str, bytes] = {}
         found: dict[At, Offset] = {}
+        owner = whose()
         for at, offset in offsets.items():
             id = ids.get(at[0])
             if id is None:
                 topic = self._topic(at[0])
                 id = ids[at[0]] = b"" if topic is None else topic.id
-            found[at] = Offset(*offset[:-1], id)  # quicker than `_replace`
+            found[at] = Offset(*offset[:-2], id, owner)  # quicker than `_replace`
         return found
 
     def _exists(self, at: At) -> bool:
@@ -245,10 +241,10 @@ class KafkaOffsets:
         if gone or pending:
             self._store.write(GroupChange(group.name, offsets=dict.fromkeys(gone), pending=dict.fromkeys(pending)))
         for at in gone:
-            self._charge(group, -_size(group.offsets.pop(at)))
+            self._charge([group.offsets.pop(at)], -1)
         for producer_id, *rest in pending:
             offsets = group.pending[producer_id]
-            self._charge(group, -_size(offsets.pop(tuple(rest))))  # type: ignore[arg-type]
+            self._charge([offsets.pop(tuple(rest))], -1)  # type: ignore[arg-type]
             if not offsets:
                 del group.pending[producer_id]
 

@@ -1,13 +1,15 @@
 """The registry of Kafka groups: their names, the memory that they take, and the topics that their members may read.
 
-The groups of one user take as much memory as is left for all others: half, if there is no other. So nobody keeps out
-others' members. A member that joins again needs room only for what it brings more than before.
+The groups that one user had made, and the members that joined for him, take as much memory as is left for all others:
+half, if there is no other. So nobody keeps out others' members, not even through a group that they share. A member that
+joins again needs room only for what it brings more than before.
 
 Requests of members are served by the coordinator.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
@@ -137,8 +139,7 @@ class GroupRegistry:
     def add(self, group: KafkaGroup) -> None:
         """Adds a group that was loaded."""
         self._among(group)[group.name] = group
-        size, group.bytes = group.bytes, 0
-        self._charge(group, size)
+        self._charge(group, group.measure())
 
     def _among(self, group: KafkaGroup) -> dict[str, KafkaGroup]:
         return self.shares if isinstance(group.membership, ShareGroup) else self.groups
@@ -186,6 +187,7 @@ class GroupRegistry:
     def _made(self, name: str, membership: ClassicGroup | ShareGroup) -> KafkaGroup:
         self._check_more(name)
         group = KafkaGroup(self.rang, name, membership, self.runtime.clock.steady_ms())
+        group.owner = whose()
         self._among(group)[name] = group
         self.count(group)
         return group
@@ -210,18 +212,19 @@ class GroupRegistry:
             raise Refused(Fault.GROUP_MAX_SIZE_REACHED, "patterns for names take all the memory that they may")
 
     def count(self, group: KafkaGroup) -> None:
-        self._charge(group, group.measure())
+        """Counts what it takes now. A member that has come counts as the user's who asks now."""
+        self._charge(group, group.measure(whose()))
 
-    def own(self, group: KafkaGroup) -> None:
-        """Called when a member joins: from now on the group counts as the user's who asks now."""
-        size = group.bytes
-        self._charge(group, 0)
-        group.owner = whose()
-        self._charge(group, size)
+    @staticmethod
+    def own(group: KafkaGroup, member_id: str) -> None:
+        """Called when a member joins: from now on, if it is known, it counts as the user's who asks now."""
+        if member_id in group.owners:
+            group.owners[member_id] = whose()
 
-    def _charge(self, group: KafkaGroup, size: int) -> None:
-        self._memory.charge(group.owner, size - group.bytes)
-        group.bytes = size
+    def _charge(self, group: KafkaGroup, held: Counter[str]) -> None:
+        before, group.held = group.held, held
+        for owner in before.keys() | held.keys():
+            self._memory.charge(owner, held[owner] - before[owner])
 
     def forget(self, group: KafkaGroup) -> None:
         """Removes a group from memory and from the store. Not synced."""
@@ -233,7 +236,7 @@ class GroupRegistry:
         group.gone = True
         for each in self.on_forget:
             each(group)
-        self._charge(group, 0)
+        self._charge(group, Counter())
         del self._among(group)[group.name]
 
 

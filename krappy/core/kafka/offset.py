@@ -10,7 +10,8 @@ At = tuple[str, int]  # topic, partition
 class Offset(NamedTuple):
     """A committed offset. `leader_epoch` -1: not given. `committed`: when (ms). `expires`: when it lapses (ms), if the
     client said so (OffsetCommit before version 5); None: the broker's retention of offsets decides. `topic_id`: the id
-    of its topic, for another topic may have the same name later; empty: not known."""
+    of its topic, for another topic may have the same name later; empty: not known. `owner`: whose memory it takes
+    (`Principal.owner`); "": it was loaded. It is not stored."""
 
     offset: int
     leader_epoch: int
@@ -18,3 +19,4 @@ class Offset(NamedTuple):
     committed: int
     expires: int | None = None
     topic_id: bytes = b""
+    owner: str = ""
