@@ -244,7 +244,7 @@ def test_positions_of_native_groups_are_bounded_by_memory(tmp_path: Path) -> Non
                 await broker.groups.commit(f"g{number}", everywhere)
             with pytest.raises(Overloaded, match="7 groups with 350 positions; memory_bytes allows 403 together"):
                 await broker.groups.commit("g7", everywhere)
-            assert broker.groups.held_positions == 350
+            assert broker.groups.room.positions == 350
             await broker.groups.commit("g0", everywhere)  # positions that are there may be committed again
             with pytest.raises(Overloaded):
                 await broker.groups.join("j", "client", ["t"])
@@ -252,13 +252,59 @@ def test_positions_of_native_groups_are_bounded_by_memory(tmp_path: Path) -> Non
             await broker.groups.commit("h", [*everywhere, *everywhere])
             await broker.groups.delete("h")
             member = await broker.groups.join("j", "client", ["t"])
-            assert broker.groups.held_positions == 350
+            assert broker.groups.room.positions == 350
             await broker.delete_topic("t")
             member.close()
-            assert broker.groups.held_positions == 0
+            assert broker.groups.room.positions == 0
         async with running(tmp_path, memory_bytes=MIB) as broker:
             await broker.groups.commit("g1", [("u", 0, 0), ("u", 1, 0)])
-            assert broker.groups.held_positions == 2
+            assert broker.groups.room.positions == 2
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("way", ["commit", "join", "reset"])
+def test_the_native_groups_of_one_user_keep_no_positions_of_others_out(tmp_path: Path, way: str) -> None:
+    async def main() -> None:
+        async with running(tmp_path, memory_bytes=MIB) as broker:
+            await broker.create_topic("t", 50, {})
+            asks("bob")
+            await broker.groups.commit("his", [("t", 0, 0)])
+            asks("eve")
+            for many in (50, 1):
+                with contextlib.suppress(Overloaded):
+                    for number in range(403):
+                        name = f"{many}-{number}"
+                        if way == "join":
+                            await broker.groups.join(name, "client", ["t"])
+                        elif way == "commit":
+                            await broker.groups.commit(name, [("t", index, 0) for index in range(many)])
+                        else:
+                            await broker.groups.commit(name, [("t", 0, 0)])
+                            await broker.groups.reset(name, "t", range(many), "earliest", None)
+            asks("bob")
+            await broker.groups.commit("his", [("t", index, 0) for index in range(50)])
+            await broker.groups.join("his-too", "client", ["t"])
+
+    trio.run(main)
+
+
+def test_the_native_groups_of_one_user_leave_a_number_to_others(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path, max_groups=4) as broker:
+            await broker.create_topic("t", 1, {})
+            await broker.groups.commit("loaded", [("t", 0, 0)])
+        async with running(tmp_path, max_groups=4) as broker:
+            asks("eve")
+            await broker.groups.commit("hers", [("t", 0, 0)])
+            with pytest.raises(Overloaded, match="max_groups"):
+                await broker.groups.commit("hers-too", [("t", 0, 0)])
+            asks("bob")
+            await broker.groups.commit("his", [("t", 0, 0)])
+            await broker.groups.delete("his")
+            await broker.groups.commit("hers", [("t", 0, 0)])  # now it is his
+            asks("eve")
+            await broker.groups.commit("hers-too", [("t", 0, 0)])
 
     trio.run(main)
 

@@ -11,6 +11,7 @@ import trio
 from trio.testing import trio_test, wait_all_tasks_blocked
 
 from krappy.broker.broker import LocalBroker
+from krappy.broker.groups.room import GroupRoom
 from krappy.broker.groups.share_group import AT_ONCE, LeasedPartition, ShareSession
 from krappy.broker.groups.share_partitions import EACH, MEMORY_SHARE, SharePartitions
 from krappy.core.kafka.faults import Refused
@@ -25,9 +26,9 @@ ADA, BOB = (Opener((f"User:{name}",), "127.0.0.1", f"User:{name}") for name in (
 
 
 def shares_of(most: int) -> SharePartitions:
-    config = SimpleNamespace(group_share_max_share_sessions=most, memory_bytes=1 << 20)
+    config = SimpleNamespace(group_share_max_share_sessions=most, memory_bytes=1 << 20, max_groups=9)
     runtime = SimpleNamespace(config=config, authorizer=SimpleNamespace(signals=()))
-    keeper = SimpleNamespace(held_positions=0, check_share_room=lambda: None)
+    keeper = SimpleNamespace(room=GroupRoom(cast(Any, runtime)), check_share_room=lambda owner: None)
     shares = SharePartitions(*cast(Any, (runtime, keeper, None)))
     shares.rules_of = lambda name: ShareRules()
     return shares

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy.broker.groups.member import Member
+from krappy.broker.groups.room import GroupHolding
 from krappy.broker.groups.shared import DeadLetterRules, Owner, SharedPartition, SharedSettings
 from krappy.core.keyed_leases import KeyedLeases
 from krappy.core.leases import Leases
@@ -48,6 +49,7 @@ class Group(Owner):
         self.keeps_epochs = keeper.storage.keeps_epochs
         self.shared: dict[tuple[str, int], SharedPartition] = {}
         self.away: dict[tuple[str, int], Sequence[int]] = {}  # kept states of partitions that this broker does not have
+        self.held = GroupHolding(keeper.room)
         self.members: dict[str, Member] = {}
         self._by_topic: dict[str, dict[Member, None]] = {}  # its members, in the order in which they joined
         self.gone = False
@@ -89,6 +91,13 @@ class Group(Owner):
         self.wake(member)
         self.stir()
 
+    def vanish(self) -> None:
+        """It is deleted, and has no members."""
+        self.gone = True
+        for shared in self.shared.values():
+            shared.gone = True
+        self.held.free()
+
     def end(self, why: KrappyError) -> None:
         """Another broker coordinates it now: its members learn so, and nothing of it is written here any more."""
         self.gone, self.ended = True, why
@@ -96,7 +105,7 @@ class Group(Owner):
             shared.gone = True
             shared.partition.moved.unsubscribe(shared.moved)
             self.keeper.reads.drop(shared)
-        self.keeper.held_positions -= len(self.shared)
+        self.held.free()
         for member in self.members.values():
             member.closed = True
         self.wake_all()
@@ -150,7 +159,7 @@ class Group(Owner):
         shared = SharedPartition(self, partition, leases)
         self.shared[shared.at] = shared
         self.away.pop(shared.at, None)
-        self.keeper.held_positions += 1
+        self.held.places.take(1)
         self._orders.clear()
         if self.members:
             partition.moved.subscribe(shared.moved)
@@ -175,7 +184,7 @@ class Group(Owner):
             shared.partition.moved.unsubscribe(shared.moved)
             self.keeper.reads.drop(shared)
             del self.shared[shared.at]
-        self.keeper.held_positions -= len(removed)
+        self.held.places.take(-len(removed))
         self._orders.clear()
         for waiter in [waiter for waiter in self._waiters if topic in waiter.member.topics]:
             self._wake(waiter)

@@ -10,6 +10,7 @@ from krappy.broker.groups.dead_letters import Undertaker
 from krappy.broker.groups.distant import DistantPartitions
 from krappy.broker.groups.group_reads import KeptReads
 from krappy.broker.groups.group_writer import GroupWriter
+from krappy.broker.groups.room import GroupRoom
 
 if TYPE_CHECKING:
     from krappy.broker.groups.keeping import GroupStorage
@@ -31,7 +32,7 @@ class GroupKeeper:
         """`make_topic`: as `Broker.create_topic`, for dead letters. `peers`: None: this broker is alone."""
         self._runtime, self.storage = runtime, storage
         self.max_members = runtime.config.group_max_members
-        self.held_positions = 0  # how many positions all groups have in memory
+        self.room = GroupRoom(runtime)
         self.reads = KeptReads()
         self.writers: dict[int, GroupWriter] = {}  # by the partition of the groups' topic
         self.distant = DistantPartitions(runtime, peers)
@@ -50,8 +51,8 @@ class GroupKeeper:
         """Whether the name is a native group's."""
         raise NotImplementedError
 
-    def check_share_room(self, more: int = 0) -> None:
-        """Raises Overloaded if there is no room for one share group or position, and `more` positions besides."""
+    def check_share_room(self, owner: str, more: int = 0) -> None:
+        """Raises Overloaded if its owner has no room for one share group or position, and `more` positions besides."""
         raise NotImplementedError
 
     def note_use(self, name: str) -> None:

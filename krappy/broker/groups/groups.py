@@ -4,8 +4,8 @@ A group is either shared (members lease events; `group` and `core.leases`), or o
 Both have the same kind of state for each (topic, partition). The first member that joins makes a group shared; it goes
 on from the positions that it finds.
 
-Groups and their positions are bounded in number. A group that nobody has used for `offsets_retention_ms` gives way to a
-new one when there is no room; until then it is kept.
+Groups and their positions are bounded in number, and so are those of one user (room.py). A group that nobody has used
+for `offsets_retention_ms` gives way to a new one when there is no room; until then it is kept.
 
 After a restart nothing is leased: connections end with the broker, and an event whose member has lost its connection
 goes to the next member that polls. What was leased counts as delivered. The same is true when another broker of a
@@ -44,6 +44,7 @@ from krappy.errors import (
     WrongGroupKind,
 )
 from krappy.ports import GroupFacts
+from krappy.ports.audit import whose
 from krappy.store.groups import GroupStore, StoredGroup
 from krappy.waiting import Later
 
@@ -53,8 +54,6 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
     from krappy.ports.cluster import LogPeersPort
 
-MEMORY_SHARE = 2  # groups and their positions may take 1/MEMORY_SHARE of the memory budget, in addition to it
-EACH = 1300  # bytes that count for each group, and for each position
 BETWEEN_TURNS = 100  # groups that are checked in one turn
 
 Position = tuple[str, int, int]  # topic, partition, offset
@@ -76,7 +75,6 @@ class GroupCoordinator(ShareKeeper):
         self._opened = False
         self._looking = False  # whether `_take_up` runs
         self._looked = True  # whether it has begun since topics changed last
-        self._most = runtime.config.memory_bytes // MEMORY_SHARE // EACH  # groups and positions together
 
     # --- life
 
@@ -96,6 +94,7 @@ class GroupCoordinator(ShareKeeper):
                 self.states.take(name, stored)
                 continue
             group = self._groups[name] = Group(self, name, settings)
+            group.held.begin()
             lost: list[tuple[str, int]] = []
             for (topic, index), packed in stored.states.items():
                 found = self._runtime.topics.get(topic)
@@ -210,8 +209,8 @@ class GroupCoordinator(ShareKeeper):
     def has(self, name: str) -> bool:
         return name in self._groups
 
-    def check_share_room(self, more: int = 0) -> None:
-        self._check_room(None, (), more)
+    def check_share_room(self, owner: str, more: int = 0) -> None:
+        self._make_room(None, owner, more)
 
     def note_use(self, name: str) -> None:
         self._unused.pop(name, None)
@@ -219,23 +218,19 @@ class GroupCoordinator(ShareKeeper):
         if group is not None and not group.members:
             self._unused[name] = self.now_ms()
 
-    def _check_room(self, group: Group | None, partitions: Iterable[GroupPartition], more: int = 0) -> None:
-        """Raises Overloaded if there is no room for a position of `group` in each of these partitions and `more`
-        positions besides, and no other group gives way. `group`: None: it counts as a new group."""
+    def _check_room(self, group: Group | None, partitions: Iterable[GroupPartition]) -> None:
+        """Raises Overloaded if the user who asks now has no room for a position of `group` in each of these partitions,
+        and no other group gives way. `group`: None: it counts as a new group."""
         held = {} if group is None else group.shared
-        more += sum((each.topic, each.index) not in held for each in partitions)
-        while (refusal := self._refusal(group is None, more)) is not None:
-            if not self._gives_way(group):
-                raise refusal
+        self._make_room(group, whose(), sum((each.topic, each.index) not in held for each in partitions))
 
-    def _refusal(self, is_new: bool, more: int) -> Overloaded | None:
-        groups, positions, most = len(self._groups), self.held_positions, self._runtime.config.max_groups
-        if is_new and groups >= most:
-            return Overloaded(f"there are {most} groups (max_groups); delete some")
-        if (is_new or more) and groups + positions + is_new + more > self._most:
-            text = f"there are {groups} groups with {positions} positions; memory_bytes allows {self._most} together"
-            return Overloaded(f"{text}: delete some groups")
-        return None
+    def _make_room(self, group: Group | None, owner: str, more: int) -> None:
+        while True:
+            try:
+                return self.room.check(owner, more, is_new=group is None)
+            except Overloaded:
+                if not self._gives_way(group):
+                    raise
 
     def _gives_way(self, keep: Group | None) -> bool:
         """Forgets the group unused for longest, if for long enough; not `keep`, nor one that can't be deleted now."""
@@ -253,13 +248,18 @@ class GroupCoordinator(ShareKeeper):
     def _forget(self, group: Group) -> Later[None] | None:
         """Removes a group without members from the store and from memory. Gives what it wrote, for `synced`."""
         write = self.storage.delete(group.name)
-        group.gone = True
-        for shared in group.shared.values():
-            shared.gone = True
-        self.held_positions -= len(group.shared)
+        group.vanish()
         self._unused.pop(group.name, None)
         del self._groups[group.name]
         return write
+
+    def _own(self, group: Group) -> None:
+        """The group is there, and from now on it counts as the user's who asks now."""
+        if group.name not in self._groups:
+            self._groups[group.name] = group
+            group.held.begin()
+            group.writer.mark_group(group)
+        group.held.own(whose())
 
     def sizes(self) -> dict[str, int]:
         """How many members each native group has."""
@@ -311,10 +311,10 @@ class GroupCoordinator(ShareKeeper):
                     self._take_up_partition(group, partition)
                     del starts[partition]
                 added = [group.add(each, group.new_leases(each.topic, offset)) for each, offset in starts.items()]
-                self._groups[name] = group
+                self._own(group)
                 for shared in added:
                     shared.changed()
-                if is_new or changed:
+                if changed:
                     group.writer.mark_group(group)
                 for shared in added:
                     if shared.leases.frontier > shared.partition.start_offset:
@@ -388,9 +388,8 @@ class GroupCoordinator(ShareKeeper):
         if (group := self._groups.get(name)) is not None:
             check_empty(group)
         self._check_room(group, {partition for partition, _ in found})
-        if group is None:
-            group = self._groups[name] = Group(self, name, SharedSettings("positions"))
-            group.writer.mark_group(group)
+        group = group or Group(self, name, SharedSettings("positions"))
+        self._own(group)
         moved = self._move(group, found)
         self._runtime.audit.moved(name, (), offsets, often=True)  # before the wait, which ends if the sender leaves
         await moved.wait()
@@ -429,6 +428,7 @@ class GroupCoordinator(ShareKeeper):
                     await self.kafka.move(name, moves)
                     self._runtime.audit.moved(name, *told)
                 else:
+                    self._check_room(group, [partition for _, partition, _ in moves])
                     moved = self._move(group, [(partition, target) for _, partition, target in moves])
                     self._runtime.audit.moved(name, *told)  # before the wait: nobody may know how that ends
                     await moved.wait()

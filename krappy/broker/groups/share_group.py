@@ -20,6 +20,7 @@ from krappy.broker.groups.group_poll import GroupPoll
 from krappy.broker.groups.share_states import KIND
 from krappy.broker.groups.share_writer import ShareWriter
 from krappy.broker.groups.shared import LOOK_S, Owner, SharedPartition, SharedSettings
+from krappy.broker.owned_memory import Holding
 from krappy.core.cluster.roles import Role
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.share import Ack, AckType, ShareRules
@@ -27,6 +28,7 @@ from krappy.core.kafka.share_state import ShareState
 from krappy.core.leases import Leases
 from krappy.errors import KrappyError, NotLeader
 from krappy.ports import GroupPolled
+from krappy.ports.audit import whose
 from krappy.ports.shares import Opener, PartitionId
 from krappy.waiting import Later, subscribed
 
@@ -140,6 +142,8 @@ class ShareLeases(Owner):
         self.shared = {}
         self.away: dict[At, Sequence[int]] = {}  # always empty: the states are kept elsewhere
         self.sessions: dict[str, ShareSession] = {}
+        self.places = Holding(keeper.room.places, whose())
+        self.places.take(1)  # a group counts as one
         self.gone = False
         self.ended: KrappyError | None = None
         self.writer = ShareWriter(runtime, keepers, self)
@@ -154,7 +158,7 @@ class ShareLeases(Owner):
         shared = LeasedPartition(self, partition, id, state, leases)
         leases.limit_window(self.rules.max_locks)
         self.shared[shared.at] = shared
-        self.keeper.held_positions += 1
+        self.places.take(1)
         partition.moved.subscribe(shared.moved)
         return shared
 
@@ -165,7 +169,7 @@ class ShareLeases(Owner):
         shared.lost, shared.gone = why, True
         shared.partition.moved.unsubscribe(shared.moved)
         self.keeper.reads.drop(shared)
-        self.keeper.held_positions -= 1
+        self.places.take(-1)
         del self.shared[shared.at]
         for session in self.sessions.values():
             if session.parts.get(shared.id) is shared:

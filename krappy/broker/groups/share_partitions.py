@@ -27,6 +27,7 @@ from krappy.core.kafka.share_state import ShareState
 from krappy.core.leases import Leases
 from krappy.errors import KrappyError, NotLeader, StorageError
 from krappy.ports import PositionFacts
+from krappy.ports.audit import whose
 from krappy.ports.shares import Opener, PartitionId
 
 if TYPE_CHECKING:
@@ -75,10 +76,9 @@ class SharePartitions:
         group = self._groups.get(name)
         rules = self.rules_of(name)
         if group is None:
-            self._keeper.check_share_room()
+            self._keeper.check_share_room(whose())
             group = ShareLeases(self._runtime, self._keeper, self._keepers, name, rules, self._end)
             self._groups[name] = group
-            self._keeper.held_positions += 1  # a group counts as one
         group.adopt(rules)
         return group
 
@@ -86,7 +86,7 @@ class SharePartitions:
         """The group is not here any more. `why`: None: it has no session."""
         if self._groups.get(group.name) is group:
             del self._groups[group.name]
-            self._keeper.held_positions -= 1
+            group.places.take(-1)
             self.sessions -= len(group.sessions)
             text = f"share group '{group.name:.249}' has no session at this broker any more"
             group.end(why or Refused(Fault.SHARE_SESSION_NOT_FOUND, text))
@@ -135,7 +135,8 @@ class SharePartitions:
         leases = self._leases(group, partition, state) if state.leases else None
         if leases is None:
             leases = group.new_leases(await self._start(group.rules, partition))
-        self._keeper.check_share_room()
+        self._keeper.check_share_room(whose())
+        group.places.own(whose())
         if partition.elsewhere is not None:
             raise partition.elsewhere
         if partition.epoch != state.leader_epoch:

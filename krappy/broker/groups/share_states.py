@@ -17,6 +17,7 @@ import trio
 
 from krappy.broker.groups.group_writer import unpack
 from krappy.broker.groups.shared import SharedSettings
+from krappy.broker.owned_memory import Holding
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.share_state import ShareState
 from krappy.core.leases import Leases
@@ -46,12 +47,13 @@ class _Row(NamedTuple):
 
 class ShareStates:
     """Implements `ShareStatesPort`. Its methods raise as `GroupStorage.check_here`, too. `deleted(name)`: called when a
-    group was deleted, so that its leases at this broker end."""
+    group was deleted, so that its leases at this broker end. `owner()`: for whom something is kept now."""
 
-    def __init__(self, runtime: Runtime, keeper: GroupKeeper, storage: GroupStorage) -> None:
-        self._runtime, self._keeper, self._storage = runtime, keeper, storage
+    def __init__(self, runtime: Runtime, keeper: GroupKeeper, storage: GroupStorage, owner: Callable[[], str]) -> None:
+        self._runtime, self._keeper, self._storage, self._owner = runtime, keeper, storage, owner
         self.deleted: Callable[[str], None] = lambda name: None
         self._groups: dict[str, dict[At, _Row]] = {}
+        self._places: dict[str, Holding] = {}  # by group, for whom something was kept last; the group counts as one
 
     # --- life
 
@@ -65,8 +67,7 @@ class ShareStates:
                 lost.append(at)
             else:
                 rows[at] = _Row(topic.id, _unpacked(name, at, packed)._replace(leases=()), packed)
-        self._groups[name] = rows
-        self._count(1 + len(rows))
+        self._add(name, rows)
         if lost:
             self._storage.delete_states(name, lost)
 
@@ -77,11 +78,11 @@ class ShareStates:
 
     def remove(self, topic: str) -> None:
         """Forgets a deleted topic, once `delete_states` was called for what groups have `in_topic`."""
-        for rows in self._groups.values():
+        for name, rows in self._groups.items():
             gone = [at for at in rows if at[0] == topic]
             for at in gone:
                 del rows[at]
-            self._count(-len(gone))
+            self._places[name].take(-len(gone))
 
     def in_topic(self, topic: str) -> list[tuple[str, list[At]]]:
         """The groups that have anything in a topic, and where."""
@@ -92,11 +93,14 @@ class ShareStates:
         """Whether the name is that of a share group that is kept here."""
         return name in self._groups
 
-    def _drop(self, name: str) -> None:
-        self._count(-1 - len(self._groups.pop(name)))
+    def _add(self, name: str, rows: dict[At, _Row], owner: str = "") -> None:
+        self._groups[name] = rows
+        self._places[name] = Holding(self._keeper.room.places, owner)
+        self._places[name].take(1 + len(rows))
 
-    def _count(self, more: int) -> None:
-        self._keeper.held_positions += more  # a group counts as one
+    def _drop(self, name: str) -> None:
+        del self._groups[name]
+        self._places.pop(name).free()
 
     # --- for the group's coordinator
 
@@ -106,10 +110,9 @@ class ShareStates:
             if self._keeper.has(name):
                 text = f"'{name:.249}' is a native group of Krappy, which Kafka's clients can't join; take another name"
                 raise Refused(Fault.GROUP_ID_NOT_FOUND, text)
-            self._keeper.check_share_room()
+            self._keeper.check_share_room(self._owner())
             self._storage.put(name, SETTINGS, {})
-            self._groups[name] = {}
-            self._count(1)
+            self._add(name, {}, self._owner())
         await self._storage.written(name).wait()
 
     async def move(self, name: str, moves: Mapping[PartitionId, int]) -> None:
@@ -135,7 +138,7 @@ class ShareStates:
             self._storage.delete_states(name, gone)
             for at in gone:
                 del rows[at]
-            self._count(-len(gone))
+            self._places[name].take(-len(gone))
         await self._storage.written(name).wait()
         return True
 
@@ -181,7 +184,7 @@ class ShareStates:
                 if at in changed:
                     _, state = changed[at]
                 elif row is None or row.topic_id != id.topic_id:  # the topic has gained this partition
-                    self._keeper.check_share_room()
+                    self._keeper.check_share_room(self._owner())
                     state = _at_offset(0)
                 else:
                     state = _unpacked(name, at, row.packed)
@@ -234,7 +237,7 @@ class ShareStates:
         from their first record: whatever the group's setting says, nothing may be skipped there (KAFKA-20742). Raises
         Overloaded."""
         topic = self._runtime.topics.by_id[topic_id]
-        self._keeper.check_share_room(topic.count)
+        self._keeper.check_share_room(self._owner(), topic.count)
         return {(topic.name, index): (topic_id, ShareState(_new_epoch())) for index in range(topic.count)}
 
     def _put(self, name: str, rows: dict[At, _Row], states: Mapping[At, tuple[bytes, ShareState]]) -> None:
@@ -253,7 +256,9 @@ class ShareStates:
 
     def _write(self, name: str, rows: dict[At, _Row], part: dict[At, _Row]) -> None:
         self._storage.put(name, None, {at: row.packed for at, row in part.items()})
-        self._count(sum(at not in rows for at in part))
+        if fresh := sum(at not in rows for at in part):
+            self._places[name].own(self._owner())
+            self._places[name].take(fresh)
         rows |= part
 
 
