@@ -91,7 +91,7 @@ class Kafka:
 class AnswerSlot:
     """The place of one request's answer among those of its connection."""
 
-    __slots__ = ("charged", "correlation_id", "done", "key", "parts", "payer", "since", "size", "version")
+    __slots__ = ("charged", "correlation_id", "done", "key", "lost", "parts", "payer", "since", "size", "version")
 
     def __init__(
         self, key: ApiKey, version: int, correlation_id: int, since: float, payer: Payer | None = None
@@ -103,6 +103,7 @@ class AnswerSlot:
         self.payer = payer  # if there are quotas
         self.size = 0  # bytes that the request counts for until it is answered
         self.done = False
+        self.lost = False  # it will not be sent: there is none to this request, or to one before it
         self.parts: Sequence[Part] = ()
         self.charged = 0  # bytes charged for an answer that waits for those ahead of it
 
@@ -121,7 +122,7 @@ class KafkaConnection(Channel):
         self._muted = False  # a request runs as a task
         self._bare = False  # messages of the login have no head
         self._early = 0  # bytes of answers that wait for those ahead of them
-        self._dropped = False  # a request was cancelled without an answer: those behind it can't be sent either
+        self._lossy = False  # a request has ended without an answer: those behind it can't be sent either
 
     # --- what the channel asks
 
@@ -183,6 +184,7 @@ class KafkaConnection(Channel):
         ASKED.set(AskedFor(self.session, API_NAMES[key], header.client_id))
         handler = self._speech.registry.find(key, version)
         slot = AnswerSlot(key, version, header.correlation_id, self._since, self._paying)
+        slot.lost = self._lossy
         if handler is None:
             if key != ApiKey.API_VERSIONS:
                 raise ProtocolError(f"version {version} of API {key} is not served")
@@ -274,7 +276,7 @@ class KafkaConnection(Channel):
             except BaseException:
                 self._park(-slot.size)
                 self.in_flight -= slot.size
-                self._dropped = True
+                self._send_none_from(slot)
                 raise
             else:
                 self._park(-slot.size)
@@ -303,17 +305,28 @@ class KafkaConnection(Channel):
         self.changed.fire()
 
     def _fail(self, slot: AnswerSlot, error: Exception) -> None:
-        """Ends the connection for an error, as the read loop would: Kafka's protocol has no answer for it."""
+        """Ends the connection for an error, as the read loop would, once earlier requests are answered: Kafka's
+        protocol has no answer for it."""
         if not isinstance(error, KrappyError):
             error = self._server.fault(error, slot.key)
         if not self._ended:
             self._broken(error)
-            self._life.cancel()
+            self._send_none_from(slot)
+            self.finish()
+            self._waits.end()
+
+    def _send_none_from(self, slot: AnswerSlot) -> None:
+        """Sends neither the answer to this request nor those to requests behind it."""
+        self._lossy = True
+        for each in reversed(self._slots):
+            each.lost = True
+            if each is slot:
+                break
 
     # --- answers
 
     def _answer(self, slot: AnswerSlot, value: dict[str, Any]) -> None:
-        if self._ended or self._dropped:
+        if self._ended or slot.lost:
             return
         try:
             if self._bare and slot.key == ApiKey.SASL_AUTHENTICATE:

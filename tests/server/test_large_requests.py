@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from krappy.records import batch
 from krappy.server.pace import Turns
+from krappy.store.disk import File
 from krappy.testing.running import run_broker
 from krappy.wire.kafka import ApiKey, encode_request
 from krappy.wire.kafka.reading import STEP
-from tests.kafka.raw import Closed, Raw
+from tests.kafka.raw import Closed, Raw, fetch, produce
 
 MANY = 20_000
 
@@ -43,6 +47,38 @@ def test_it_takes_turns_and_is_answered_in_order(tmp_path: Path, turns: list[str
         assert len(turns) >= MANY // STEP
         assert raw.receive()["api_keys"]
         assert len(raw.receive()["members"]) == 1
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sync takes so long that other requests end before it."""
+    sync = File.fdatasync
+
+    def slowly(self: File) -> None:
+        time.sleep(0.3)
+        sync(self)
+
+    monkeypatch.setattr(File, "fdatasync", slowly)
+
+
+BROKEN = encode_request(ApiKey.LEAVE_GROUP, 5, 2, "x", leaving(MANY))[4:-9]
+ENDS = {
+    "a large request is broken": len(BROKEN).to_bytes(4, "big") + BROKEN,
+    "its peer leaves": encode_request(ApiKey.FETCH, 12, 2, "x", fetch([("t", 0, 0)], max_wait_ms=30_000, min_bytes=9)),
+}
+
+
+@pytest.mark.parametrize("why", ENDS)
+def test_before_a_connection_ends_earlier_publishes_are_answered(tmp_path: Path, slow_disk: None, why: str) -> None:
+    with run_broker(tmp_path / "data", listen_kafka="127.0.0.1:0") as running, Raw(running.kafka_address) as raw:
+        raw.make("t")
+        raw.send(ApiKey.PRODUCE, produce("t", batch.encode(None, [b"v"], timestamps=1)), 12)
+        raw.send_bytes(ENDS[why])
+        raw.socket.shutdown(socket.SHUT_WR)
+        (answer,) = raw.receive()["responses"][0]["partition_responses"]
+        assert answer["error_code"] == 0
+        with pytest.raises(Closed):
+            raw.receive_frame()
 
 
 def test_a_broken_one_ends_the_connection_behind_the_answers_to_earlier_ones(tmp_path: Path) -> None:
