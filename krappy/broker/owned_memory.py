@@ -26,31 +26,3 @@ class OwnedMemory:
         self._of[owner] += size
         if not self._of[owner]:
             del self._of[owner]
-
-
-class Holding:
-    """What one thing, a group for example, takes of it. `owner`: "": it was only loaded."""
-
-    __slots__ = ("_memory", "owner", "size")
-
-    def __init__(self, memory: OwnedMemory, owner: str = "") -> None:
-        self._memory = memory
-        self.owner = owner
-        self.size = 0
-
-    def take(self, more: int) -> None:
-        """Takes so much more; negative: gives so much back."""
-        self.size += more
-        self._memory.charge(self.owner, more)
-
-    def free(self) -> None:
-        """Gives everything back."""
-        self.take(-self.size)
-
-    def own(self, owner: str) -> None:
-        """From now on all of it counts as this owner's. "": the broker itself takes nothing from its owner."""
-        if owner and owner != self.owner:
-            size = self.size
-            self.free()
-            self.owner = owner
-            self.take(size)

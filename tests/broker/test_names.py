@@ -289,6 +289,22 @@ def test_the_native_groups_of_one_user_keep_no_positions_of_others_out(tmp_path:
     trio.run(main)
 
 
+def test_a_user_does_not_answer_for_positions_of_others_in_a_native_group(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path, memory_bytes=MIB) as broker:
+            await broker.create_topic("t", 500, {})
+            for _ in range(3):
+                asks("eve")
+                with contextlib.suppress(Overloaded):
+                    for index in range(1, 500):
+                        await broker.groups.commit("shared", [("t", index, 0)])
+                asks("bob")
+                await broker.groups.commit("shared", [("t", index, 0) for index in range(10)])
+            await broker.groups.commit("his", [("t", index, 0) for index in range(50)])
+
+    trio.run(main)
+
+
 def test_the_native_groups_of_one_user_leave_a_number_to_others(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path, max_groups=4) as broker:
@@ -301,8 +317,7 @@ def test_the_native_groups_of_one_user_leave_a_number_to_others(tmp_path: Path) 
                 await broker.groups.commit("hers-too", [("t", 0, 0)])
             asks("bob")
             await broker.groups.commit("his", [("t", 0, 0)])
-            await broker.groups.delete("his")
-            await broker.groups.commit("hers", [("t", 0, 0)])  # now it is his
+            await broker.groups.delete("hers")
             asks("eve")
             await broker.groups.commit("hers-too", [("t", 0, 0)])
 

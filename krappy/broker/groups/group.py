@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy.broker.groups.member import Member
-from krappy.broker.groups.room import GroupHolding
 from krappy.broker.groups.shared import DeadLetterRules, Owner, SharedPartition, SharedSettings
 from krappy.core.keyed_leases import KeyedLeases
 from krappy.core.leases import Leases
@@ -41,15 +40,15 @@ class _Waiter:
 
 
 class Group(Owner):
-    def __init__(self, keeper: GroupKeeper, name: str, settings: SharedSettings) -> None:
-        self.keeper = keeper
+    def __init__(self, keeper: GroupKeeper, name: str, settings: SharedSettings, owner: str = "") -> None:
+        """`owner`: for whom it counts; "": it was loaded."""
+        self.keeper, self.owner = keeper, owner
         self.name = name
         self.settings = settings
         self.writer = keeper.writer_of(name)
         self.keeps_epochs = keeper.storage.keeps_epochs
         self.shared: dict[tuple[str, int], SharedPartition] = {}
         self.away: dict[tuple[str, int], Sequence[int]] = {}  # kept states of partitions that this broker does not have
-        self.held = GroupHolding(keeper.room)
         self.members: dict[str, Member] = {}
         self._by_topic: dict[str, dict[Member, None]] = {}  # its members, in the order in which they joined
         self.gone = False
@@ -92,20 +91,20 @@ class Group(Owner):
         self.stir()
 
     def vanish(self) -> None:
-        """It is deleted, and has no members."""
+        """It is not here any more, and counts no more."""
         self.gone = True
         for shared in self.shared.values():
             shared.gone = True
-        self.held.free()
+            self.keeper.room.places.charge(shared.owner, -1)
+        self.keeper.room.take(self.owner, -1)
 
     def end(self, why: KrappyError) -> None:
         """Another broker coordinates it now: its members learn so, and nothing of it is written here any more."""
-        self.gone, self.ended = True, why
+        self.ended = why
+        self.vanish()
         for shared in self.shared.values():
-            shared.gone = True
             shared.partition.moved.unsubscribe(shared.moved)
             self.keeper.reads.drop(shared)
-        self.held.free()
         for member in self.members.values():
             member.closed = True
         self.wake_all()
@@ -155,11 +154,12 @@ class Group(Owner):
     def _kind(self) -> type[Leases]:
         return KeyedLeases if self.settings.order == "key" else Leases
 
-    def add(self, partition: GroupPartition, leases: Leases) -> SharedPartition:
-        shared = SharedPartition(self, partition, leases)
+    def add(self, partition: GroupPartition, leases: Leases, owner: str = "") -> SharedPartition:
+        """`owner`: for whom it counts; "": it was loaded."""
+        shared = SharedPartition(self, partition, leases, owner)
         self.shared[shared.at] = shared
         self.away.pop(shared.at, None)
-        self.held.places.take(1)
+        self.keeper.room.places.charge(owner, 1)
         self._orders.clear()
         if self.members:
             partition.moved.subscribe(shared.moved)
@@ -183,8 +183,8 @@ class Group(Owner):
             shared.gone = True
             shared.partition.moved.unsubscribe(shared.moved)
             self.keeper.reads.drop(shared)
+            self.keeper.room.places.charge(shared.owner, -1)
             del self.shared[shared.at]
-        self.held.places.take(-len(removed))
         self._orders.clear()
         for waiter in [waiter for waiter in self._waiters if topic in waiter.member.topics]:
             self._wake(waiter)

@@ -94,7 +94,7 @@ class GroupCoordinator(ShareKeeper):
                 self.states.take(name, stored)
                 continue
             group = self._groups[name] = Group(self, name, settings)
-            group.held.begin()
+            self.room.take(group.owner, 1)
             lost: list[tuple[str, int]] = []
             for (topic, index), packed in stored.states.items():
                 found = self._runtime.topics.get(topic)
@@ -202,7 +202,7 @@ class GroupCoordinator(ShareKeeper):
             if (partition.topic, partition.index) in group.away:
                 self._take_up_partition(group, partition)
             else:
-                group.add(partition, group.new_leases(partition.topic, partition.start_offset)).changed()
+                group.add(partition, group.new_leases(partition.topic, partition.start_offset), group.owner).changed()
         if fresh:
             group.stir()
 
@@ -253,13 +253,12 @@ class GroupCoordinator(ShareKeeper):
         del self._groups[group.name]
         return write
 
-    def _own(self, group: Group) -> None:
-        """The group is there, and from now on it counts as the user's who asks now."""
+    def _put(self, group: Group) -> None:
+        """Adds a group if it is new."""
         if group.name not in self._groups:
             self._groups[group.name] = group
-            group.held.begin()
+            self.room.take(group.owner, 1)
             group.writer.mark_group(group)
-        group.held.own(whose())
 
     def sizes(self) -> dict[str, int]:
         """How many members each native group has."""
@@ -302,7 +301,8 @@ class GroupCoordinator(ShareKeeper):
             group, is_new = self._groups.get(name), name not in self._groups
             rules = DeadLetterRules(max_deliveries, dead_letter)
             self._check_room(group, starts)
-            group = group or Group(self, name, SharedSettings("shared", order))
+            owner = whose()
+            group = group or Group(self, name, SharedSettings("shared", order), owner)
             group.check_order(order)
             member = group.join(client, wanted, lease_ms, rules)
             try:
@@ -310,8 +310,8 @@ class GroupCoordinator(ShareKeeper):
                 for partition in [each for each in starts if (each.topic, each.index) in group.away]:
                     self._take_up_partition(group, partition)
                     del starts[partition]
-                added = [group.add(each, group.new_leases(each.topic, offset)) for each, offset in starts.items()]
-                self._own(group)
+                added = [group.add(each, group.new_leases(each.topic, at), owner) for each, at in starts.items()]
+                self._put(group)
                 for shared in added:
                     shared.changed()
                 if changed:
@@ -388,8 +388,8 @@ class GroupCoordinator(ShareKeeper):
         if (group := self._groups.get(name)) is not None:
             check_empty(group)
         self._check_room(group, {partition for partition, _ in found})
-        group = group or Group(self, name, SharedSettings("positions"))
-        self._own(group)
+        group = group or Group(self, name, SharedSettings("positions"), whose())
+        self._put(group)
         moved = self._move(group, found)
         self._runtime.audit.moved(name, (), offsets, often=True)  # before the wait, which ends if the sender leaves
         await moved.wait()
@@ -466,7 +466,7 @@ class GroupCoordinator(ShareKeeper):
         for partition, offset in moves:
             shared = group.shared.get((partition.topic, partition.index))
             if shared is None:
-                shared = group.add(partition, group.new_leases(partition.topic, offset))
+                shared = group.add(partition, group.new_leases(partition.topic, offset), whose())
             else:
                 shared.leases.reset(offset)
                 shared.trim()

@@ -1,10 +1,14 @@
-"""How many native groups and positions there may be, and how many of them one user may have."""
+"""How many native groups and positions there may be, and how many of them one user may have.
+
+A group counts for who had it made, and each position for who was the first there: so nobody answers for what others
+bring to a group that they share. What was loaded counts for nobody.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from krappy.broker.owned_memory import Holding, OwnedMemory
+from krappy.broker.owned_memory import OwnedMemory
 from krappy.errors import Overloaded
 
 if TYPE_CHECKING:
@@ -22,6 +26,11 @@ class GroupRoom:
         self.number = OwnedMemory(runtime.config.max_groups)
         self.places = OwnedMemory(runtime.config.memory_bytes // MEMORY_SHARE // EACH)
 
+    def take(self, owner: str, groups: int) -> None:
+        """Counts so many native groups more."""
+        self.number.charge(owner, groups)
+        self.places.charge(owner, groups)
+
     @property
     def positions(self) -> int:
         """How many positions all groups have in memory. A share group counts as one."""
@@ -35,24 +44,3 @@ class GroupRoom:
         if not self.places.has_room(owner, is_new + more):
             text = f"there are {groups} groups with {self.positions} positions; memory_bytes allows {self.places.most}"
             raise Overloaded(f"{text} together, and {RULE}")
-
-
-class GroupHolding:
-    """What one native group takes of the room: for who has joined, or committed by hand, last."""
-
-    def __init__(self, room: GroupRoom) -> None:
-        self._number = Holding(room.number)
-        self.places = Holding(room.places)
-
-    def begin(self) -> None:
-        """The group is there from now on."""
-        self._number.take(1)
-        self.places.take(1)
-
-    def own(self, owner: str) -> None:
-        self._number.own(owner)
-        self.places.own(owner)
-
-    def free(self) -> None:
-        self._number.free()
-        self.places.free()

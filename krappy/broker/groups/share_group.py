@@ -20,7 +20,6 @@ from krappy.broker.groups.group_poll import GroupPoll
 from krappy.broker.groups.share_states import KIND
 from krappy.broker.groups.share_writer import ShareWriter
 from krappy.broker.groups.shared import LOOK_S, Owner, SharedPartition, SharedSettings
-from krappy.broker.owned_memory import Holding
 from krappy.core.cluster.roles import Role
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.share import Ack, AckType, ShareRules
@@ -52,7 +51,7 @@ class LeasedPartition(SharedPartition):
     def __init__(
         self, group: ShareLeases, partition: Partition, id: PartitionId, state: ShareState, leases: Leases
     ) -> None:
-        super().__init__(group, partition, leases)
+        super().__init__(group, partition, leases, whose())
         self.id, self.epoch, self.state_epoch = id, partition.epoch, state.state_epoch
         self.version = self.durable = state.version
         self.lost: KrappyError | None = None
@@ -142,8 +141,7 @@ class ShareLeases(Owner):
         self.shared = {}
         self.away: dict[At, Sequence[int]] = {}  # always empty: the states are kept elsewhere
         self.sessions: dict[str, ShareSession] = {}
-        self.places = Holding(keeper.room.places, whose())
-        self.places.take(1)  # a group counts as one
+        self.owner = whose()
         self.gone = False
         self.ended: KrappyError | None = None
         self.writer = ShareWriter(runtime, keepers, self)
@@ -158,7 +156,7 @@ class ShareLeases(Owner):
         shared = LeasedPartition(self, partition, id, state, leases)
         leases.limit_window(self.rules.max_locks)
         self.shared[shared.at] = shared
-        self.places.take(1)
+        self.keeper.room.places.charge(shared.owner, 1)
         partition.moved.subscribe(shared.moved)
         return shared
 
@@ -169,7 +167,7 @@ class ShareLeases(Owner):
         shared.lost, shared.gone = why, True
         shared.partition.moved.unsubscribe(shared.moved)
         self.keeper.reads.drop(shared)
-        self.places.take(-1)
+        self.keeper.room.places.charge(shared.owner, -1)
         del self.shared[shared.at]
         for session in self.sessions.values():
             if session.parts.get(shared.id) is shared:

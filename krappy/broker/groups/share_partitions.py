@@ -79,6 +79,7 @@ class SharePartitions:
             self._keeper.check_share_room(whose())
             group = ShareLeases(self._runtime, self._keeper, self._keepers, name, rules, self._end)
             self._groups[name] = group
+            self._keeper.room.places.charge(group.owner, 1)  # a group counts as one
         group.adopt(rules)
         return group
 
@@ -86,7 +87,7 @@ class SharePartitions:
         """The group is not here any more. `why`: None: it has no session."""
         if self._groups.get(group.name) is group:
             del self._groups[group.name]
-            group.places.take(-1)
+            self._keeper.room.places.charge(group.owner, -1)
             self.sessions -= len(group.sessions)
             text = f"share group '{group.name:.249}' has no session at this broker any more"
             group.end(why or Refused(Fault.SHARE_SESSION_NOT_FOUND, text))
@@ -136,7 +137,6 @@ class SharePartitions:
         if leases is None:
             leases = group.new_leases(await self._start(group.rules, partition))
         self._keeper.check_share_room(whose())
-        group.places.own(whose())
         if partition.elsewhere is not None:
             raise partition.elsewhere
         if partition.epoch != state.leader_epoch:

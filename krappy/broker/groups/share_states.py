@@ -17,7 +17,6 @@ import trio
 
 from krappy.broker.groups.group_writer import unpack
 from krappy.broker.groups.shared import SharedSettings
-from krappy.broker.owned_memory import Holding
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.share_state import ShareState
 from krappy.core.leases import Leases
@@ -38,11 +37,12 @@ BETWEEN_TURNS = 50  # states that are unpacked in one turn
 
 
 class _Row(NamedTuple):
-    """`head`: the state without its leases."""
+    """`head`: the state without its leases. `owner`: for whom it counts (room.py)."""
 
     topic_id: bytes
     head: ShareState
     packed: bytes
+    owner: str = ""
 
 
 class ShareStates:
@@ -51,9 +51,10 @@ class ShareStates:
 
     def __init__(self, runtime: Runtime, keeper: GroupKeeper, storage: GroupStorage, owner: Callable[[], str]) -> None:
         self._runtime, self._keeper, self._storage, self._owner = runtime, keeper, storage, owner
+        self._places = keeper.room.places  # a group counts as one
         self.deleted: Callable[[str], None] = lambda name: None
         self._groups: dict[str, dict[At, _Row]] = {}
-        self._places: dict[str, Holding] = {}  # by group, for whom something was kept last; the group counts as one
+        self._owners: dict[str, str] = {}  # by group, for whom it counts
 
     # --- life
 
@@ -78,11 +79,10 @@ class ShareStates:
 
     def remove(self, topic: str) -> None:
         """Forgets a deleted topic, once `delete_states` was called for what groups have `in_topic`."""
-        for name, rows in self._groups.items():
+        for rows in self._groups.values():
             gone = [at for at in rows if at[0] == topic]
             for at in gone:
-                del rows[at]
-            self._places[name].take(-len(gone))
+                self._remove(rows, at)
 
     def in_topic(self, topic: str) -> list[tuple[str, list[At]]]:
         """The groups that have anything in a topic, and where."""
@@ -94,13 +94,17 @@ class ShareStates:
         return name in self._groups
 
     def _add(self, name: str, rows: dict[At, _Row], owner: str = "") -> None:
-        self._groups[name] = rows
-        self._places[name] = Holding(self._keeper.room.places, owner)
-        self._places[name].take(1 + len(rows))
+        self._groups[name], self._owners[name] = rows, owner
+        self._places.charge(owner, 1 + len(rows))
 
     def _drop(self, name: str) -> None:
-        del self._groups[name]
-        self._places.pop(name).free()
+        rows = self._groups.pop(name)
+        for at in [*rows]:
+            self._remove(rows, at)
+        self._places.charge(self._owners.pop(name), -1)
+
+    def _remove(self, rows: dict[At, _Row], at: At) -> None:
+        self._places.charge(rows.pop(at).owner, -1)
 
     # --- for the group's coordinator
 
@@ -137,8 +141,7 @@ class ShareStates:
             gone = [at for at, row in rows.items() if row.topic_id in topics]
             self._storage.delete_states(name, gone)
             for at in gone:
-                del rows[at]
-            self._places[name].take(-len(gone))
+                self._remove(rows, at)
         await self._storage.written(name).wait()
         return True
 
@@ -250,15 +253,16 @@ class ShareStates:
             if room < 0 and part:
                 self._write(name, rows, part)
                 part, room = {}, AT_ONCE - len(packed)
-            part[at] = _Row(topic_id, state._replace(leases=()), packed)
+            owner = rows[at].owner if at in rows else self._owner()
+            part[at] = _Row(topic_id, state._replace(leases=()), packed, owner)
         if part:
             self._write(name, rows, part)
 
     def _write(self, name: str, rows: dict[At, _Row], part: dict[At, _Row]) -> None:
         self._storage.put(name, None, {at: row.packed for at, row in part.items()})
-        if fresh := sum(at not in rows for at in part):
-            self._places[name].own(self._owner())
-            self._places[name].take(fresh)
+        for at, row in part.items():
+            if at not in rows:
+                self._places.charge(row.owner, 1)
         rows |= part
 
 

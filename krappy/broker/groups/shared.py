@@ -106,8 +106,9 @@ class SharedPartition:
     election, or once this broker's log was cut, the position is looked for anew, and what was read before is not
     used."""
 
-    def __init__(self, group: Owner, partition: GroupPartition, leases: Leases) -> None:
-        self.group = group
+    def __init__(self, group: Owner, partition: GroupPartition, leases: Leases, owner: str = "") -> None:
+        """`owner`: for whom it counts (room.py)."""
+        self.group, self.owner = group, owner
         self.partition = partition
         self.at = (partition.topic, partition.index)
         self.leases = leases
