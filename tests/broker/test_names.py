@@ -89,6 +89,30 @@ def test_what_transactional_ids_take_is_counted_as_it_is(tmp_path: Path, way: st
     trio.run(main)
 
 
+def test_the_transactional_ids_of_one_user_leave_a_number_to_others(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path, max_transactional_ids=4) as broker:
+            coordinator = broker.transactions
+            for user, name, allowed in (
+                ("eve", "hers-1", True),
+                ("eve", "hers-2", True),
+                ("eve", "hers-3", False),
+                ("bob", "his", True),
+                ("eve", "hers-2", True),
+                ("bob", "hers-2", True),  # from now on it is his
+                ("eve", "hers-3", False),
+            ):
+                asks(user)
+                with contextlib.nullcontext() if allowed else pytest.raises(Overloaded, match="one user has at most"):
+                    await coordinator.init_producer(name, 60_000)
+            assert len(coordinator.list()) == coordinator._number.total == 3
+            coordinator._give_up(lambda name: True)
+            assert coordinator._number.total == coordinator._memory.total == 0
+            await coordinator.init_producer("hers-3", 60_000)
+
+    trio.run(main)
+
+
 def test_the_transactional_ids_of_one_user_keep_no_other_from_a_transaction(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path, memory_bytes=MIB) as broker:
@@ -230,6 +254,25 @@ def test_groups_of_each_protocol_are_bounded_in_number(tmp_path: Path) -> None:
                 joined = await join(broker, f"k{number}", id_first=True)
                 full = number == 3
                 assert joined.fault == (Fault.COORDINATOR_NOT_AVAILABLE if full else Fault.MEMBER_ID_REQUIRED)
+
+    trio.run(main)
+
+
+def test_the_kafka_groups_of_one_user_leave_a_number_to_others(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path, max_groups=4) as broker:
+            for user, name, fault in (
+                ("eve", "hers-1", Fault.MEMBER_ID_REQUIRED),
+                ("eve", "hers-2", Fault.MEMBER_ID_REQUIRED),
+                ("eve", "hers-3", Fault.COORDINATOR_NOT_AVAILABLE),
+                ("bob", "his", Fault.MEMBER_ID_REQUIRED),
+                ("eve", "hers-2", Fault.MEMBER_ID_REQUIRED),
+            ):
+                asks(user)
+                assert (await join(broker, name, id_first=True)).fault == fault
+            for name in ("hers-1", "hers-2"):
+                broker.kafka_groups.forget(broker.kafka_groups.groups[name])
+            assert (await join(broker, "hers-3", id_first=True)).fault == Fault.MEMBER_ID_REQUIRED
 
     trio.run(main)
 

@@ -1,8 +1,8 @@
 """The registry of Kafka groups: their names, the memory that they take, and the topics that their members may read.
 
-The groups that one user had made, and the members that joined for him, take as much memory as is left for all others:
-half, if there is no other. So nobody keeps out others' members, not even through a group that they share. A member that
-joins again needs room only for what it brings more than before.
+The groups that one user had made are at most as many as are left for all others: half, if there is no other. They, and
+the members that joined for him, take at most as much memory as is left. So nobody keeps out others' members, not even
+through a group that they share. A member that joins again needs room only for what it brings more than before.
 
 Requests of members are served by the coordinator.
 """
@@ -89,6 +89,7 @@ class GroupRegistry:
         self._topics: dict[str, KnownTopic] | None = None  # made when they are asked for
         self._special: set[str] = set()
         self._memory = OwnedMemory(config.memory_bytes // MEMORY_SHARE)
+        self._number = OwnedMemory(config.max_groups)
 
     @staticmethod
     def now() -> int:
@@ -137,8 +138,9 @@ class GroupRegistry:
         return self.groups.get(name) or self.shares.get(name)
 
     def add(self, group: KafkaGroup) -> None:
-        """Adds a group that was loaded."""
+        """Adds a group."""
         self._among(group)[group.name] = group
+        self._number.charge(group.owner, 1)
         self._charge(group, group.measure())
 
     def _among(self, group: KafkaGroup) -> dict[str, KafkaGroup]:
@@ -188,13 +190,12 @@ class GroupRegistry:
         self._check_more(name)
         group = KafkaGroup(self.rang, name, membership, self.runtime.clock.steady_ms())
         group.owner = whose()
-        self._among(group)[name] = group
-        self.count(group)
+        self.add(group)
         return group
 
     def _check_more(self, name: str) -> None:
         """Raises Refused when one more group, of this name, is too many."""
-        if self.runtime.stopped or len(self.groups) + len(self.shares) >= self.runtime.config.max_groups:
+        if self.runtime.stopped or not self._number.has_room(whose(), 1):
             raise Refused(Fault.COORDINATOR_NOT_AVAILABLE)
         self.check_room(EACH_GROUP + taken(name))
 
@@ -237,6 +238,7 @@ class GroupRegistry:
         for each in self.on_forget:
             each(group)
         self._charge(group, Counter())
+        self._number.charge(group.owner, -1)
         del self._among(group)[group.name]
 
 

@@ -69,7 +69,8 @@ class TransactionCoordinator:
         self._all: dict[str, Transaction] = {}
         self._names: dict[int, str] = {}  # by producer id
         self._memory = OwnedMemory(runtime.config.memory_bytes // MEMORY_SHARE)  # of all ids
-        self._owners: dict[str, str] = {}  # by id, whose memory it takes: of who has changed it last
+        self._number = OwnedMemory(runtime.config.max_transactional_ids)
+        self._owners: dict[str, str] = {}  # by id, for whom it counts: for who has changed it last
         self._turns = IdTurns()
         self._due: dict[str, int] = {}  # when an ongoing transaction times out
         self._woken = trio.Event()
@@ -95,7 +96,7 @@ class TransactionCoordinator:
         for transaction in ids:
             started, updated = min(now, transaction.started_ms), min(now, transaction.updated_ms)
             self._set(transaction._replace(started_ms=started, updated_ms=updated))
-            self._charge(transaction.name, transaction.memory)
+            self._charge("", transaction.memory, 1)
             if transaction.prepared:
                 self._runtime.spawn(self._finish, transaction.name, term)
 
@@ -106,8 +107,7 @@ class TransactionCoordinator:
 
     def _drop(self, transaction: Transaction) -> None:
         """Removes an id from memory."""
-        self._charge(transaction.name, -transaction.memory)
-        self._owners.pop(transaction.name, None)
+        self._charge(self._owners.pop(transaction.name, ""), -transaction.memory, -1)
         del self._all[transaction.name]
         self._names.pop(transaction.producer_id, None)
         self._due.pop(transaction.name, None)
@@ -203,10 +203,10 @@ class TransactionCoordinator:
             raise core.pending(found or begun)
 
     def _check_number(self) -> None:
-        """Raises Overloaded when there are already as many transactional ids as allowed."""
-        most = self._runtime.config.max_transactional_ids
-        if len(self._all) >= most:
-            text = f"there are {most} transactional ids (max_transactional_ids); those that nobody uses are forgotten "
+        """Raises Overloaded when there are already as many transactional ids as allowed, or as one user may have."""
+        if not self._number.has_room(whose(), 1):
+            text = f"there are {len(self._all)} transactional ids of {self._number.most} (max_transactional_ids), and "
+            text += "one user has at most as many as are left for all others; those that nobody uses are forgotten "
             raise Overloaded(f"{text}after {self._life_ms} ms (transactional_id_expiration_ms)")
 
     async def add_partitions(
@@ -344,24 +344,26 @@ class TransactionCoordinator:
                 f"transactional ids and their open transactions may take {self._memory.most} bytes (a quarter of "
                 "memory_bytes), those of one user as much as is left for others; try again when some have ended"
             )
+        new = int(before is None)
         if owner and before is not None:
-            self._charge(name, -before.memory)
-            self._memory.charge(owner, before.memory)
+            self._charge(self._owners.get(name, ""), -before.memory, -1)
+            self._charge(owner, before.memory, 1)
         if owner:
             self._owners[name] = owner
         owner = self._owners.get(name, "")
-        self._memory.charge(owner, growth)  # at once, for others may be saved meanwhile
+        self._charge(owner, growth, new)  # at once, for others may be saved meanwhile
         try:
             await term.save(transaction, sync=sync)
         except BaseException:
-            self._memory.charge(owner, -growth)
+            self._charge(owner, -growth, -new)
             if before is None:
                 self._owners.pop(name, None)
             raise
         self._set(transaction)
 
-    def _charge(self, name: str, size: int) -> None:
-        self._memory.charge(self._owners.get(name, ""), size)
+    def _charge(self, owner: str, size: int, ids: int = 0) -> None:
+        self._memory.charge(owner, size)
+        self._number.charge(owner, ids)
 
     async def _complete(self, term: Term, transaction: Transaction) -> None:
         """Carries out the decision, or leaves it to a task that tries again until it is done."""
@@ -377,7 +379,7 @@ class TransactionCoordinator:
         await self.markers.write(transaction, commit, term.epoch)
         completed = core.complete(transaction, self._now())
         term.keep(completed)  # if this is lost, all of this is done again
-        self._charge(transaction.name, _growth(transaction, completed))
+        self._charge(self._owners.get(transaction.name, ""), _growth(transaction, completed))
         self._set(completed)
 
     async def _finish(self, name: str, term: Term) -> None:
