@@ -390,7 +390,8 @@ class UnknownStaging(BrokerError):
 
 
 class StagingFull(BrokerError):
-    """All staged events together take as many bytes on disk as allowed (`staging_bytes`)."""
+    """All staged events together take as many bytes on disk as allowed (`staging_bytes`), or those of one user as many
+    as are left for others."""
 
     code, name = 1034, "STAGING_FULL"
 

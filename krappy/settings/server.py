@@ -171,8 +171,10 @@ class ServerConfig(OauthSettings, SecuritySettings, InterBrokerSettings, ZooKeep
         "new one if there is no room",
         low=1,
     )
-    max_groups: int = number(50_000, "most native groups, and most Kafka groups", low=1)
-    max_transactional_ids: int = number(20_000, "most transactional ids that are remembered", low=1)
+    max_groups: int = number(50_000, "most native groups, and most Kafka groups; half for one user alone", low=1)
+    max_transactional_ids: int = number(
+        20_000, "most transactional ids that are remembered; half for one user alone", low=1
+    )
     transactional_id_expiration_ms: int = number(
         604_800_000, "ms after which an unused transactional id is forgotten", low=1
     )
@@ -189,7 +191,9 @@ class ServerConfig(OauthSettings, SecuritySettings, InterBrokerSettings, ZooKeep
         1,
         1000,
     )
-    staging_bytes: int = number(16 << 30, "bytes of disk that staged writes may take before they are committed", 1)
+    staging_bytes: int = number(
+        16 << 30, "bytes of disk that staged writes may take before they are committed; half for one user alone", 1
+    )
     staging_outcome_ms: int = number(604_800_000, "ms for which a staged job's outcome is remembered", low=1)
     producer_id_expiration_ms: int = number(86_400_000, "ms after which an idle producer's sequence is forgotten", 1)
     log_level: str = setting("info", "least level logged", choices=("debug", "info", "warning", "error"))

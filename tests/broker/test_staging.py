@@ -30,7 +30,7 @@ async def test_a_job_appears_at_once_in_every_partition_and_topic(tmp_path: Path
             tokens.append(await task.seal())
         tokens.append(await staged(broker, "j", "x", topic="u"))
         assert [partition.high_watermark for partition in broker.topic("t").local.values()] == [0, 0, 0]
-        assert broker.staging.used == sum(each.size for each in broker.staging.list()) > 0
+        assert broker.staging.bytes.total == sum(each.size for each in broker.staging.list()) > 0
         job = await commit(broker, "j", *tokens)
         assert job.state is JobState.COMMITTED
         assert sorted(job.published) == [("t", 0, 0, 5, 6), ("t", 1, 0, 5, 6), ("t", 2, 0, 5, 6), ("u", 0, 0, 0, 1)]
@@ -41,7 +41,7 @@ async def test_a_job_appears_at_once_in_every_partition_and_topic(tmp_path: Path
             await each.view_wait(None, 30)
             assert each.look_up(b"2-b") is not None
         await until(lambda: not files(tmp_path))
-        assert broker.staging.used == 0
+        assert broker.staging.bytes.total == 0
         assert broker.staging.list() == []
 
 
@@ -138,7 +138,7 @@ async def test_an_abort_drops_and_fences(tmp_path: Path) -> None:
             with pytest.raises(StagingFenced, match="run it again under another job id"):
                 await refused
         await until(lambda: not files(tmp_path))
-        assert partition.high_watermark == broker.staging.used == 0
+        assert partition.high_watermark == broker.staging.bytes.total == 0
     async with running(tmp_path) as broker:
         with pytest.raises(StagingFenced):
             await begin(broker, "j")
@@ -172,11 +172,11 @@ async def test_an_abort_beside_writes(tmp_path: Path) -> None:
         async with trio.open_nursery() as nursery:
             for number in range(8):
                 nursery.start_soon(work, number)
-            await until(lambda: broker.staging.used > 50_000)
+            await until(lambda: broker.staging.bytes.total > 50_000)
             await broker.staging.abort("j")
         assert refused == 8
         await until(lambda: not files(tmp_path))
-        assert broker.staging.used == 0
+        assert broker.staging.bytes.total == 0
 
 
 @trio_test
@@ -203,7 +203,7 @@ async def test_sealed_attempts_outlive_a_restart_and_others_do_not(tmp_path: Pat
         size = (tmp_path / "staging" / f"{token}.staged").stat().st_size
     async with running(tmp_path) as broker:
         assert files(tmp_path) == [f"{token}.staged"]
-        assert broker.staging.used == size
+        assert broker.staging.bytes.total == size
         [job] = broker.staging.list()
         assert (job.job, job.state, job.attempts, job.sealed, job.size) == ("j", "Open", 1, 1, size)
         for gone in (
@@ -269,7 +269,7 @@ async def test_many_jobs_beside_each_other_and_beside_publishes(tmp_path: Path) 
                 [told] = [published for published in job.published if published.partition == at]
                 mine = [offset for offset, value in rows.items() if (value or b"").startswith(f"{name}:".encode())]
                 assert (told.first, told.last, told.records) == (mine[0], mine[-1], len(mine))
-        await until(lambda: broker.staging.used == 0)
+        await until(lambda: broker.staging.bytes.total == 0)
         assert broker.staging.list() == []
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from trio.testing import trio_test
 
+from krappy.broker.staging import staging
 from krappy.broker.staging.publication import Publication
 from krappy.broker.staging.staged_attempt import StagedAttempt
 from krappy.broker.upkeep import room
@@ -21,6 +22,7 @@ from krappy.errors import (
     InvalidRequest,
     InvalidTransaction,
     OutOfOrderSequence,
+    Overloaded,
     RecordTooLarge,
     StagingExpired,
     StagingFenced,
@@ -34,8 +36,8 @@ from krappy.ports import TransactionalSender
 from krappy.records import batch
 from krappy.store.disk import Disk, File
 from krappy.store.staging import SyncFailed
-from tests.broker.engine import publish, running, until
-from tests.broker.staged import HOUR, begin, commit, files, made, staged, values
+from tests.broker.engine import asks, publish, running, until
+from tests.broker.staged import HOUR, Task, begin, commit, files, made, staged, values
 
 
 @trio_test
@@ -100,7 +102,7 @@ async def test_nothing_is_staged_on_a_full_disk_and_nothing_is_left_out(
         broker.room._left = len(first)  # an event may be stored twice
         with pytest.raises(StorageError, match="is full"):
             task.attempt.publish(0, first)
-        assert broker.staging.used == 0
+        assert broker.staging.bytes.total == 0
         await broker.room.look()
         with pytest.raises(OutOfOrderSequence, match="starts with sequence 1, not 0"):
             await task.attempt.publish(0, second).wait()
@@ -195,7 +197,7 @@ async def test_the_disk_that_staging_takes_is_bounded(tmp_path: Path) -> None:
             await other.write("c" * 900)
         task.sequences[0] = 1
         await commit(broker, "j", await task.seal())
-        await until(lambda: broker.staging.used == 0)
+        await until(lambda: broker.staging.bytes.total == 0)
         other.sequences.clear()
         await other.write("c" * 900)
 
@@ -345,7 +347,7 @@ async def test_a_sync_that_failed_is_not_tried_again(
         again = await (await begin(broker, "j", attempt="2")).write("a")
         await commit(broker, "j", token, await again.seal())
         assert await values(partition) == [b"j:b", b"j:a"]
-        await until(lambda: broker.staging.used == 0)
+        await until(lambda: broker.staging.bytes.total == 0)
 
 
 @trio_test
@@ -388,3 +390,32 @@ async def test_a_seal_without_a_descriptor_may_be_tried_again(tmp_path: Path, mo
                     await task.seal()
         await commit(broker, "j", await task.seal())
         assert await values(partition) == [b"j:a"]
+
+
+@pytest.mark.parametrize("what", ["jobs", "attempts", "bytes"])
+@trio_test
+async def test_what_one_user_stages_leaves_room_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(staging, "MAX_JOBS", 4 if what == "jobs" else 100)
+    monkeypatch.setattr(staging, "MAX_ATTEMPTS", 4 if what == "attempts" else 100)
+    async with running(tmp_path, staging_bytes=8_000 if what == "bytes" else 1 << 20) as broker:
+
+        async def stage(number: int) -> Task:
+            return await (await begin(broker, f"{number}" if what == "jobs" else "j", f"{number}")).write("a" * 900)
+
+        await made(broker)
+        asks("eve")
+        there = [await stage(number) for number in range(2)]
+        with pytest.raises((Overloaded, StagingFull), match="one user"):
+            await stage(2)
+        asks("bob")
+        await stage(3)
+        asks("eve")
+        for job in {task.job for task in there}:
+            await broker.staging.abort(job)
+        await until(lambda: broker.staging.bytes.total < 2_000)
+        held = broker.staging
+        assert held._jobs.total == len(held._live)
+        assert held._attempts.total == sum(len(live.attempts) for live in held._live.values())
+        await begin(broker, "again")

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 
 class LiveJob:
-    """Tasks that hold it see here when it is over. `term`: the term in which this broker coordinates it."""
+    """Tasks that hold it see here when it is over. `term`: the term in which this broker coordinates it. `owner`: for
+    whom it counts (`Principal.owner`); "": it was loaded."""
 
-    def __init__(self, job: Job, term: JobTerm) -> None:
-        self.job = job
+    def __init__(self, job: Job, term: JobTerm, owner: str = "") -> None:
+        self.job, self.owner = job, owner
         self.term = term
         self.attempts: dict[str, StagedAttempt] = {}
         self.moved = Signal()  # the publication went on, or ended

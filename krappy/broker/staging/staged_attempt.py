@@ -7,6 +7,7 @@ attempt that was dropped stays so: later batches are refused with the reason.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import trio
@@ -44,8 +45,8 @@ class Waiting(NamedTuple):
 
 
 class StagedAttempt:
-    """`claim(bytes)`: reserves room on the disk, or raises if there is none; negative bytes give it back. `touch()`:
-    called on each activity."""
+    """`owner`: for whom it counts; "": it was loaded. `claim(owner, bytes)`: reserves room on the disk, or raises if
+    there is none; negative bytes give it back. `touch()`: called on each activity."""
 
     def __init__(
         self,
@@ -54,13 +55,15 @@ class StagedAttempt:
         data: AttemptData,
         staging: StagedTask,
         topic: Topic | None,
-        claim: Callable[[int], None],
+        claim: Callable[[str, int], None],
         touch: Callable[[], None],
+        owner: str,
     ) -> None:
+        self.owner = owner
         self._services = services
         self._check_room = check_room
         self._data = data
-        self._claim = claim
+        self._claim = partial(claim, owner)
         self._touch = touch
         self.staging = staging  # as it was when it began, or when it was sealed
         self.topic = topic  # None: sealed before the broker's start

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from krappy.broker.owned_memory import OwnedMemory
 from krappy.broker.staging.keeping import JobKeeper, JobTerm, KeptJob
 from krappy.broker.staging.live_job import LiveJob
 from krappy.broker.staging.publishing import Publisher
@@ -40,6 +41,7 @@ from krappy.errors import (
     UnknownTopic,
 )
 from krappy.ports import StagedJobRow, StageOpened
+from krappy.ports.audit import whose
 from krappy.store.staging import StagedFiles
 from krappy.waiting import Signal, wait_any
 
@@ -74,13 +76,12 @@ class StagingCoordinator:
         self.files = files
         self.keeper: JobKeeper
         self.publisher: Publisher
-        self._limit = runtime.config.staging_bytes
         self._outcome_ms = runtime.config.staging_outcome_ms
         self._live: dict[str, LiveJob] = {}
         self._turns = IdTurns()
         self.owners = producer_ids.owned  # the producer ids of jobs that are being published
-        self._attempts = 0
-        self.used = 0  # bytes that are staged
+        self._jobs, self._attempts = OwnedMemory(MAX_JOBS), OwnedMemory(MAX_ATTEMPTS)
+        self.bytes = OwnedMemory(runtime.config.staging_bytes)
         self._slots = trio.Semaphore(PUBLISHING)
         self._at_work = 0
         self._settled = Signal()
@@ -97,10 +98,10 @@ class StagingCoordinator:
         now = self._runtime.clock.steady_ms()
         for job, sealed in jobs:
             kept = job._replace(touched_ms=now) if job.state is JobState.OPEN else job
-            live = self._live[job.name] = LiveJob(kept, term)
+            live = self._put(LiveJob(kept, term))
             for staging in sealed:
                 self._add(live, staging, None)
-                self.used += staging.size
+                self.bytes.charge("", staging.size)
             if job.publishing:
                 self._runtime.report("staged_job_resumed", job=job.name, state=str(job.state))
                 live.tried = True
@@ -110,10 +111,10 @@ class StagingCoordinator:
     def forget(self, is_in: Callable[[str], bool]) -> None:
         """Forgets the jobs with these names, which another broker coordinates now."""
         for live in [each for each in self._live.values() if is_in(each.job.name)]:
-            del self._live[live.job.name]
-            self._attempts -= len(live.attempts)
+            self._remove_job(live)
             refusal = NotCoordinator(f"this broker does not coordinate the job '{live.job.name:.80}' any more")
             for attempt in live.attempts.values():
+                self._attempts.charge(attempt.owner, -1)
                 attempt.drop(refusal)
                 self._spawn(attempt.leave)
             live.moved.fire()
@@ -149,16 +150,19 @@ class StagingCoordinator:
                 live.job = job
                 return StageOpened(id, attempt, *attempt.producer)
             topic = await self._topic_for(topic_name)
-            if (name not in self._live and len(self._live) >= MAX_JOBS) or self._attempts >= MAX_ATTEMPTS:
+            owner = whose()
+            is_new = name not in self._live
+            if not (self._jobs.has_room(owner, int(is_new)) and self._attempts.has_room(owner, 1)):
                 raise Overloaded(
-                    f"{len(self._live)} jobs with {self._attempts} attempts are staged: commit or abort some"
+                    f"{len(self._live)} jobs with {self._attempts.total} attempts are staged, and one user may have as "
+                    "many as are left for all others: commit or abort some"
                 )
             producer = await self._producer_ids.new()
             staging = StagedTask(secrets.token_hex(8), topic.name, topic.id, task, attempt_name)
             await term.begin_attempt(job, staging)
-            live = self._live.setdefault(name, LiveJob(job, term))
+            live = self._live.get(name) or self._put(LiveJob(job, term, owner))
             live.job = job
-            attempt = self._add(live, staging, topic)
+            attempt = self._add(live, staging, topic, owner)
             attempt.producer = producer, 0
             return StageOpened(staging.id, attempt, *attempt.producer)
 
@@ -207,7 +211,7 @@ class StagingCoordinator:
                 job = job._replace(producer_id=await self.publisher.new_id(stagings))
                 await self._runtime.decisions.wait()
                 await term.put(job)
-                live = self._live.setdefault(name, LiveJob(job, term))
+                live = self._live.get(name) or self._put(LiveJob(job, term, whose()))
                 live.job = job
                 self.publisher.begins(job)
                 self._start(live)
@@ -340,27 +344,36 @@ class StagingCoordinator:
         attempt.check()
         return live, attempt
 
-    def _add(self, live: LiveJob, staging: StagedTask, topic: Any) -> StagedAttempt:
+    def _put(self, live: LiveJob) -> LiveJob:
+        self._live[live.job.name] = live
+        self._jobs.charge(live.owner, 1)
+        return live
+
+    def _remove_job(self, live: LiveJob) -> None:
+        del self._live[live.job.name]
+        self._jobs.charge(live.owner, -1)
+
+    def _add(self, live: LiveJob, staging: StagedTask, topic: Any, owner: str = "") -> StagedAttempt:
         def touch() -> None:
             live.job = live.job._replace(touched_ms=self._runtime.clock.steady_ms())
 
         data = live.term.data(live.job.name, staging.id)
-        attempt = StagedAttempt(self._runtime, self._check_room, data, staging, topic, self._claim, touch)
+        attempt = StagedAttempt(self._runtime, self._check_room, data, staging, topic, self._claim, touch, owner)
         live.attempts[staging.id] = attempt
-        self._attempts += 1
+        self._attempts.charge(owner, 1)
         return attempt
 
-    def _claim(self, size: int) -> None:
-        if size > 0 and self.used + size > self._limit:
+    def _claim(self, owner: str, size: int) -> None:
+        if not self.bytes.has_room(owner, size):
             raise StagingFull(
-                f"{self.used} bytes are staged, and no more than {self._limit} may be (staging_bytes): commit or abort "
-                "jobs, or allow more"
+                f"{self.bytes.total} bytes are staged, and no more than {self.bytes.most} may be (staging_bytes), by "
+                "one user as many as are left for all others: commit or abort jobs, or allow more"
             )
-        self.used += size
+        self.bytes.charge(owner, size)
 
     def _drop(self, live: LiveJob, id: str, error: KrappyError) -> None:
         attempt = live.attempts.pop(id)
-        self._attempts -= 1
+        self._attempts.charge(attempt.owner, -1)
         attempt.drop(error)
         self._spawn(self._remove, attempt)
 
@@ -383,7 +396,7 @@ class StagingCoordinator:
     def over(self, live: LiveJob) -> None:
         """Drops the job from memory, and what it staged. From now on it is looked up on disk."""
         if self._live.get(live.job.name) is live:
-            del self._live[live.job.name]
+            self._remove_job(live)
         self.owners.discard(live.job.producer_id)
         refusal = core.refusal(live.job)
         for id in list(live.attempts):
