@@ -11,6 +11,8 @@ server ends connections that hold memory without using it (`Server._look_after`)
 
 from __future__ import annotations
 
+from collections import Counter
+
 from krappy.waiting import Signal, wait_any
 
 FAIR = 64 << 10  # bytes that a connection may always hold; a waiting request up to this size counts as small
@@ -23,9 +25,10 @@ class Budget:
         self.used = 0
         self.waiting = 0  # how many wait until it is not spent any more; for them the server may end connections
         self.parked = 0  # bytes of waiting requests, counted apart: they may wait long, and must not block the others
+        self._heavy_of: Counter[str] = Counter()  # how many of `heavy` are of each user or address
         self.heavy = 0  # bytes of `parked` in requests that are not small; most wait until their answer is made
         self.stalls = 0  # how often a connection had to wait
-        self.freed = Signal()  # the budget was spent or laden, and is not any more
+        self.freed = Signal()  # the budget was spent, and is not any more; or a large waiting request has ended
         self._room = Signal()  # bytes were given back while a reservation waits
         self._wanted: list[int] = []  # the sizes of the reservations that wait
 
@@ -38,10 +41,10 @@ class Budget:
         """Waiting requests take half of `total`: no other should begin to wait."""
         return self.parked >= self.total // 2
 
-    @property
-    def laden(self) -> bool:
-        """Large waiting requests take a quarter of `total`: no other large one should begin to wait."""
-        return self.heavy >= self.total // 4
+    def laden_for(self, owner: str) -> bool:
+        """Whether no other large request of this user or address should begin to wait: those of all may take a quarter
+        of `total`, and those of one as much as is left for others. So nobody waits behind hundreds of one user's."""
+        return self._heavy_of[owner] >= self.total // 4 - self.heavy
 
     @property
     def short(self) -> bool:
@@ -66,13 +69,16 @@ class Budget:
         if self._wanted:
             self._room.fire()
 
-    def park(self, count: int) -> None:
-        """A request of `count` bytes begins to wait; a negative count: it ends."""
+    def park(self, count: int, owner: str) -> None:
+        """A request of `count` bytes begins to wait; a negative count: it ends. `owner`: the user, or the address."""
         self.parked += count
         if abs(count) > FAIR:
-            was_laden = self.laden
+            somebody_waits = any(map(self.laden_for, self._heavy_of))
             self.heavy += count
-            if was_laden and not self.laden:
+            self._heavy_of[owner] += count
+            if not self._heavy_of[owner]:
+                del self._heavy_of[owner]
+            if somebody_waits and count < 0:
                 self.freed.fire()
 
     async def reserve(self, count: int) -> None:

@@ -82,7 +82,6 @@ class Channel(DescribedConnection, Throttled):
         self._stuck_since = 0.0  # when the peer last took bytes, while answers wait; 0: none wait
         self._outbox = Outbox(sock, server.budget)  # answers that wait to be sent
         self.in_flight = 0  # bytes of unanswered requests
-        self._parked = 0  # how many of these are of requests that wait in a task
         self._reading = False  # inside the read loop, which sends answers at its end
         self._wake = trio.Event()
         self.changed = Signal()  # fewer answers or fewer requests wait
@@ -448,11 +447,6 @@ class Channel(DescribedConnection, Throttled):
             if scope.cancelled_caught:
                 self.drop()
                 return
-
-    def _park(self, count: int) -> None:
-        """A request of `count` bytes begins to wait in a task; a negative count: it ends."""
-        self._parked += count
-        self._server.budget.park(count)
 
     # --- when memory is short
 

@@ -101,7 +101,8 @@ class Turns(trio.abc.Instrument):
 class Pace:
     in_flight: int
     changed: Signal
-    _parked: int
+    _parked = 0  # how many bytes of `in_flight` are of requests that wait in a task
+    _parker = ""  # whose these are
     _outbox: Outbox
     _server: Server
 
@@ -129,6 +130,13 @@ class Pace:
         """Lets others have their turn, in the middle of long work or, if the round has lasted for long, before little
         work."""
         await self._server.turns.next(self._whose, little=little)
+
+    def _park(self, count: int) -> None:
+        """A request of `count` bytes begins to wait in a task; a negative count: it ends."""
+        if not self._parked:
+            self._parker = self._whose  # the same until all have ended, though somebody may log in meanwhile
+        self._parked += count
+        self._server.budget.park(count, self._parker)
 
     @property
     def answer_bytes(self) -> int:

@@ -58,7 +58,7 @@ def test_large_kafka_requests_wait_while_others_take_much_to_be_answered(tmp_pat
                 await until(lambda: connection.received == len(large_fetch()), "it is there")  # noqa: B023
                 assert connection.requests == (number == 0)
             most = budget.heavy
-            assert budget.laden
+            assert budget.laden_for(peers[0][1]._whose)
             assert PARTITIONS * 1000 < most < MEMORY // 2  # each partition has a topic of its own
             for data in (small, publish):
                 stream, _ = await opened(broker, broker.kafka_address)
@@ -73,6 +73,35 @@ def test_large_kafka_requests_wait_while_others_take_much_to_be_answered(tmp_pat
                 leave(stream, "FIN")
             await until(lambda: not broker.server.connections, "the connections have ended")
             assert budget.heavy == budget.parked == budget.used == 0
+
+    trio.run(main)
+
+
+def test_large_requests_of_one_peer_leave_room_for_those_of_others(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with topic(tmp_path, memory_bytes=8 * MEMORY) as broker:
+            async with krappy.connect(broker.address) as client:
+                await client.create_topic("wide", PARTITIONS)
+            await until(lambda: not broker.server.connections, "the one who made the topic has left")
+            peers = [await opened(broker, broker.kafka_address) for _ in range(30)]
+            for stream, connection in peers:
+                await stream.send_all(large_fetch())
+                await until(lambda: connection.received == len(large_fetch()), "it is there")  # noqa: B023
+            assert not peers[-1][1].requests
+            with trio.socket.socket() as other:
+                await other.bind(("127.0.0.2", 0))
+                host, port = broker.kafka_address.rsplit(":", 1)
+                await other.connect((host, int(port)))
+                await other.send(large_fetch())
+                known = {connection for _, connection in peers}
+                await until(
+                    lambda: any(each.requests for each in broker.server.connections if each not in known),
+                    "that of another begins",
+                )
+            for stream, _ in peers:
+                leave(stream, "FIN")
+            await until(lambda: not broker.server.connections, "the connections have ended")
+            assert broker.server.budget.heavy == broker.server.budget.parked == 0
 
     trio.run(main)
 
@@ -99,12 +128,12 @@ def test_large_native_requests_are_refused_while_others_take_much(tmp_path: Path
     small = m.Get("t", b"k", 0, min_offset=1 << 40)
 
     async def main() -> None:
-        async with topic(tmp_path, memory_bytes=MEMORY) as broker:
+        async with topic(tmp_path, memory_bytes=2 * MEMORY) as broker:
             stream, connection = await opened(broker, broker.address)
             async with stream:
                 await stream.send_all(b"".join(large.frame(number) for number in range(3)) + small.frame(3))
                 await until(lambda: connection.requests == 4, "all have begun")
-                assert broker.server.budget.laden
+                assert broker.server.budget.laden_for(connection._whose)
                 broker.server.drain_seconds = 0  # the first four requests end only with their connections
                 await stream.send_all(large.frame(4))
                 reader = FrameReader()
