@@ -550,6 +550,38 @@ def test_a_user_does_not_answer_for_what_others_commit_in_his_group(tmp_path: Pa
     run(work)
 
 
+def test_the_patterns_of_one_user_keep_no_patterns_of_others_out(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, memory_bytes=1 << 20, max_frame_bytes=1 << 19, **SETTINGS) as broker:
+            for number in range(100):
+                await broker.create_topic(f"t{number}", 1, {})
+            groups = broker.kafka_groups
+
+            async def joins(user: str, pattern: str, epoch: int = 0) -> Fault | None:
+                asks(user)
+                _kept = groups.unmatched(user, pattern)
+                for _ in groups.match(user, pattern):
+                    pass
+                beat = Beat(pattern, epoch, rebalance_ms=60_000, regex=pattern)
+                answer = await groups.beat(user, beat).wait()
+                return answer.fault if isinstance(answer, Refused) else None
+
+            assert await joins("bob", "his") is None
+            there = 0
+            while await joins("eve", f"hers-{there}") is None:
+                there += 1
+            assert 5 < there < 25  # 10 kB each, and 256 KiB in all
+            for number in range(3):
+                assert await joins("bob", f"his-{number}") is None
+            assert await joins("eve", "hers-0") is None
+            assert await joins("eve", "hers") is Fault.GROUP_MAX_SIZE_REACHED
+            for number in range(3):
+                assert await joins("eve", f"hers-{number}", -1) is None
+            assert await joins("eve", "hers") is None
+
+    run(work)
+
+
 def test_who_joins_again_needs_room_only_for_what_is_new(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path, memory_bytes=4 << 20, max_frame_bytes=1 << 20, **SETTINGS) as broker:

@@ -269,8 +269,7 @@ class KafkaGroups(GroupRegistry):
             if beat.epoch == 0 or beat.topics is not None:
                 _check_own(beat.member_id, beat.instance_id, beat.rack)
                 self.check_room(EACH_MEMBER + taken(beat.regex, *(beat.topics or ())), name, beat.member_id)
-            if beat.regex:
-                self.check_patterns()
+            _pattern = self.check_pattern(beat.regex) if beat.regex else None  # kept until the member has it
             group = group_for(name, beat)
             if beat.epoch == JOINING or beat.topics is not None:
                 self.own(group, beat.member_id)

@@ -19,11 +19,11 @@ from krappy.broker.kafka_groups.group import EACH_GROUP, KafkaGroup
 from krappy.broker.kafka_groups.settings import GroupSettings
 from krappy.broker.latest.table_topic import table_topic
 from krappy.broker.owned_memory import OwnedMemory
-from krappy.core.kafka import name_regex
 from krappy.core.kafka.classic import ClassicGroup
 from krappy.core.kafka.classic_member import Rules, taken
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern import KnownTopic
+from krappy.core.kafka.name_regex import TopicRegex, in_use, topic_regex
 from krappy.core.kafka.share import ShareGroup
 from krappy.ports import GroupFacts
 from krappy.ports.audit import whose
@@ -207,10 +207,26 @@ class GroupRegistry:
         if not self._memory.has_room(whose(), more):
             raise Refused(Fault.GROUP_MAX_SIZE_REACHED, "the groups take all the memory that they may")
 
-    def check_patterns(self) -> None:
-        """Raises Refused when patterns take the memory that groups leave."""
-        if self._memory.total + name_regex.memory() > self._memory.most:
+    def check_pattern(self, pattern: str) -> TopicRegex | None:
+        """Raises Refused when patterns take the memory that groups leave, or when this one is new and takes more of it
+        than the user who asks now may. Keep what it gives until a member has it. None: it can't be used."""
+        try:
+            regex = topic_regex(pattern)
+        except Refused:
+            return None  # its group says so, when it has looked at the rest
+        room = OwnedMemory(self._memory.most - self._memory.total)
+        if regex.owner is None:
+            for each in in_use():
+                if each is not regex:
+                    room.charge(each.owner or "", each.size)
+            full = not room.has_room(whose(), regex.size)
+        else:
+            full = sum(each.size for each in in_use()) > room.most
+        if full:
             raise Refused(Fault.GROUP_MAX_SIZE_REACHED, "patterns for names take all the memory that they may")
+        if regex.owner is None:
+            regex.owner = whose()
+        return regex
 
     def count(self, group: KafkaGroup) -> None:
         """Counts what it takes now. A member that has come counts as the user's who asks now."""

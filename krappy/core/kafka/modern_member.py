@@ -117,9 +117,12 @@ class ModernMember:
         if len(state) > 14:
             session_ms, protocols = state[14:]
             classic = ClassicSide(session_ms, tuple((name, bytes(metadata)) for name, metadata in protocols))
+        pattern = topic_regex(regex) if regex else None
+        if pattern is not None and pattern.owner is None:
+            pattern.owner = ""
         return cls(
             *(id, instance_id, rack, client_id, client_host, rebalance_ms),
-            *(tuple(topics), topic_regex(regex) if regex else None, assignor, epoch, previous, MemberStep(step)),
+            *(tuple(topics), pattern, assignor, epoch, previous, MemberStep(step)),
             assigned=frozenset((bytes(topic), index) for topic, index in assigned),
             revoking=frozenset((bytes(topic), index) for topic, index in revoking),
             classic=classic,

@@ -31,10 +31,12 @@ class NameRegex:
 
 class TopicRegex(NameRegex):
     """It remembers which topics match: to find that takes RE2 some ms for each name, with some patterns. All who
-    subscribe by one pattern share the object (`topic_regex`), and what it remembers."""
+    subscribe by one pattern share the object (`topic_regex`), and what it remembers. `owner`: whose memory it takes:
+    of who was the first to bring it; "": it was loaded; None: no member has it yet."""
 
     def __init__(self, pattern: str) -> None:
         super().__init__(pattern)
+        self.owner: str | None = None
         self._known: dict[str, bool] = {}
         self._matched: Collection[str] | None = None  # the topics that it was matched with last
 
@@ -77,9 +79,8 @@ def topic_regex(pattern: str) -> TopicRegex:
     return regex
 
 
-def memory() -> int:
-    """About how many bytes of memory all patterns take."""
-    return sum(regex.size for each in _in_use.valuerefs() if (regex := each()) is not None)
+def in_use() -> list[TopicRegex]:
+    return [regex for each in _in_use.valuerefs() if (regex := each()) is not None]
 
 
 def _invalid(pattern: str, why: str) -> Refused:
