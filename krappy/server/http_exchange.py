@@ -49,7 +49,8 @@ class HttpExchange:
                 try:
                     event = await self._next_event() if self._held() else self._http.next_event()
                 except h11.RemoteProtocolError as error:
-                    self.spoken = mistaken.spoken(first)
+                    found = mistaken.spoken(first)
+                    self.spoken = None if found == mistaken.HTTP else found
                     if self.spoken == "TLS":
                         await self._wire.send(mistaken.TLS_ALERT)
                     else:

@@ -5,12 +5,13 @@ Only a peer's first bytes are looked at, and only when they are no request of th
 
 from __future__ import annotations
 
+HTTP = "HTTP"
 # The first bytes of protocols that have no frames.
 BEGINNINGS = {
     b"\x16\x03": "TLS",  # a greeting
     b"\x15\x03": "TLS",  # an alert
     b"SSH-": "SSH",
-    **dict.fromkeys((b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"PRI ", b"HTTP"), "HTTP"),
+    **dict.fromkeys((b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"PRI ", b"HTTP"), HTTP),
 }
 NATIVE = "Krappy's native protocol"
 KAFKA = "Kafka's protocol"
@@ -48,7 +49,7 @@ def told(name: str | None) -> str:
 def answer(name: object, port: str) -> bytes:
     """An answer that a peer can read. `name`: the protocol that it speaks; `port`: that of the port which it came to.
     Empty if there is none."""
-    if name == "HTTP":
+    if name == HTTP:
         return over_http(port)
     return TLS_ALERT if name == "TLS" else b""
 

@@ -148,7 +148,9 @@ def test_what_is_refused_is_told_as_a_problem(broker: RunningBroker, name: str) 
     sent, expected = REFUSED[name]
     with connected(broker) as sock:
         sock.sendall(sent)
-        assert problem(read_all(sock)) == expected
+        answer = read_all(sock)
+    assert problem(answer) == expected
+    assert b"not spoken on this port" not in answer  # what was sent was HTTP, if a bad one
 
 
 def test_half_a_request_is_told_so(broker: RunningBroker) -> None:
