@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import sys
+from importlib import import_module
 from pathlib import Path
 from typing import cast
 
@@ -107,9 +107,9 @@ def test_large_requests_of_one_peer_leave_room_for_those_of_others(tmp_path: Pat
 
 
 def test_a_large_fetch_does_not_wait_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = "krappy.handlers.kafka.fetch"
-    monkeypatch.setattr(sys.modules[module], "LARGE", PARTITIONS - 1)
-    monkeypatch.setattr(sys.modules[module], "LARGE_SECONDS", 0.05)
+    module = import_module("krappy.handlers.kafka.fetch")  # its package has a function of this name
+    monkeypatch.setattr(module, "LARGE", PARTITIONS - 1)
+    monkeypatch.setattr(module, "LARGE_SECONDS", 0.05)
 
     async def main() -> None:
         async with topic(tmp_path) as broker:
