@@ -7,17 +7,18 @@ from collections import Counter
 
 class OwnedMemory:
     """Bytes of memory, or a number of things, by their owner (`Principal.owner`). One owner may take as much as is left
-    for all others: half, if there is no other. For "", the broker itself, only the total counts. `total`: what all
-    take; `most`: what they may take."""
+    for all others: half, if there is no other. For "", the broker itself, only the total counts; so it does for all if
+    it is not `fair`: where everybody may do everything, they are not kept apart. `total`: what all take; `most`: what
+    they may take."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, most: int, *, fair: bool) -> None:
+        self.most, self.fair = most, fair
         self.total = 0
         self._of: Counter[str] = Counter()
 
     def has_room(self, owner: str, more: int) -> bool:
         """Whether the owner may take so much more."""
-        held = self._of[owner] + more if owner else 0
+        held = self._of[owner] + more if owner and self.fair else 0
         return more <= 0 or held <= self.most - self.total - more
 
     def charge(self, owner: str, size: int) -> None:

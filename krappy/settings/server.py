@@ -171,9 +171,11 @@ class ServerConfig(OauthSettings, SecuritySettings, InterBrokerSettings, ZooKeep
         "new one if there is no room",
         low=1,
     )
-    max_groups: int = number(50_000, "most native groups, and most Kafka groups; half for one user alone", low=1)
+    max_groups: int = number(
+        50_000, "most native groups, and most Kafka groups; with ACLs, half for one user alone", low=1
+    )
     max_transactional_ids: int = number(
-        20_000, "most transactional ids that are remembered; half for one user alone", low=1
+        20_000, "most transactional ids that are remembered; with ACLs, half for one user alone", low=1
     )
     transactional_id_expiration_ms: int = number(
         604_800_000, "ms after which an unused transactional id is forgotten", low=1
@@ -192,7 +194,9 @@ class ServerConfig(OauthSettings, SecuritySettings, InterBrokerSettings, ZooKeep
         1000,
     )
     staging_bytes: int = number(
-        16 << 30, "bytes of disk that staged writes may take before they are committed; half for one user alone", 1
+        16 << 30,
+        "bytes of disk that staged writes may take before they are committed; with ACLs, half for one user alone",
+        1,
     )
     staging_outcome_ms: int = number(604_800_000, "ms for which a staged job's outcome is remembered", low=1)
     producer_id_expiration_ms: int = number(86_400_000, "ms after which an idle producer's sequence is forgotten", 1)

@@ -472,7 +472,9 @@ def test_metadata_takes_no_more_than_its_part_of_the_memory(tmp_path: Path) -> N
 
 def test_the_groups_of_one_user_keep_no_members_of_others_out(tmp_path: Path) -> None:
     async def work() -> None:
-        async with running(tmp_path, memory_bytes=4 << 20, max_frame_bytes=1 << 20, **SETTINGS) as broker:
+        async with running(
+            tmp_path, authorizer="acl", memory_bytes=4 << 20, max_frame_bytes=1 << 20, **SETTINGS
+        ) as broker:
 
             async def joins(user: str, name: str, size: int, member_id: str = "") -> Joined:
                 asks(user)
@@ -492,7 +494,9 @@ def test_the_groups_of_one_user_keep_no_members_of_others_out(tmp_path: Path) ->
 
 def test_the_offsets_of_one_user_keep_nobody_from_committing(tmp_path: Path) -> None:
     async def work() -> None:
-        async with running(tmp_path, memory_bytes=1 << 20, max_frame_bytes=1 << 19, **SETTINGS) as broker:
+        async with running(
+            tmp_path, authorizer="acl", memory_bytes=1 << 20, max_frame_bytes=1 << 19, **SETTINGS
+        ) as broker:
             await broker.create_topic("t", 9, {})
             asks("bob")
             await commit(broker, "his", {("t", 0): offset(broker, 1)})
@@ -510,7 +514,9 @@ def test_the_offsets_of_one_user_keep_nobody_from_committing(tmp_path: Path) -> 
 
 def test_a_user_does_not_answer_for_what_others_bring_to_his_group(tmp_path: Path) -> None:
     async def work() -> None:
-        async with running(tmp_path, memory_bytes=4 << 20, max_frame_bytes=1 << 20, **SETTINGS) as broker:
+        async with running(
+            tmp_path, authorizer="acl", memory_bytes=4 << 20, max_frame_bytes=1 << 20, **SETTINGS
+        ) as broker:
 
             async def joins(user: str, name: str, size: int, member_id: str = "") -> Joined:
                 asks(user)
@@ -533,7 +539,9 @@ def test_a_user_does_not_answer_for_what_others_bring_to_his_group(tmp_path: Pat
 
 def test_a_user_does_not_answer_for_what_others_commit_in_his_group(tmp_path: Path) -> None:
     async def work() -> None:
-        async with running(tmp_path, memory_bytes=1 << 20, max_frame_bytes=1 << 19, **SETTINGS) as broker:
+        async with running(
+            tmp_path, authorizer="acl", memory_bytes=1 << 20, max_frame_bytes=1 << 19, **SETTINGS
+        ) as broker:
             await broker.create_topic("t", 999, {})
             for _ in range(3):
                 asks("eve")
@@ -552,7 +560,9 @@ def test_a_user_does_not_answer_for_what_others_commit_in_his_group(tmp_path: Pa
 
 def test_the_patterns_of_one_user_keep_no_patterns_of_others_out(tmp_path: Path) -> None:
     async def work() -> None:
-        async with running(tmp_path, memory_bytes=1 << 20, max_frame_bytes=1 << 19, **SETTINGS) as broker:
+        async with running(
+            tmp_path, authorizer="acl", memory_bytes=1 << 20, max_frame_bytes=1 << 19, **SETTINGS
+        ) as broker:
             for number in range(100):
                 await broker.create_topic(f"t{number}", 1, {})
             groups = broker.kafka_groups

@@ -91,7 +91,7 @@ def test_what_transactional_ids_take_is_counted_as_it_is(tmp_path: Path, way: st
 
 def test_the_transactional_ids_of_one_user_leave_a_number_to_others(tmp_path: Path) -> None:
     async def main() -> None:
-        async with running(tmp_path, max_transactional_ids=4) as broker:
+        async with running(tmp_path, authorizer="acl", max_transactional_ids=4) as broker:
             coordinator = broker.transactions
             for user, name, allowed in (
                 ("eve", "hers-1", True),
@@ -115,7 +115,7 @@ def test_the_transactional_ids_of_one_user_leave_a_number_to_others(tmp_path: Pa
 
 def test_the_transactional_ids_of_one_user_keep_no_other_from_a_transaction(tmp_path: Path) -> None:
     async def main() -> None:
-        async with running(tmp_path, memory_bytes=MIB) as broker:
+        async with running(tmp_path, authorizer="acl", memory_bytes=MIB) as broker:
             await broker.create_topic("t", 1, {})
             coordinator = broker.transactions
             asks("bob")
@@ -260,7 +260,7 @@ def test_groups_of_each_protocol_are_bounded_in_number(tmp_path: Path) -> None:
 
 def test_the_kafka_groups_of_one_user_leave_a_number_to_others(tmp_path: Path) -> None:
     async def main() -> None:
-        async with running(tmp_path, max_groups=4) as broker:
+        async with running(tmp_path, authorizer="acl", max_groups=4) as broker:
             for user, name, fault in (
                 ("eve", "hers-1", Fault.MEMBER_ID_REQUIRED),
                 ("eve", "hers-2", Fault.MEMBER_ID_REQUIRED),
@@ -309,7 +309,7 @@ def test_positions_of_native_groups_are_bounded_by_memory(tmp_path: Path) -> Non
 @pytest.mark.parametrize("way", ["commit", "join", "reset"])
 def test_the_native_groups_of_one_user_keep_no_positions_of_others_out(tmp_path: Path, way: str) -> None:
     async def main() -> None:
-        async with running(tmp_path, memory_bytes=MIB) as broker:
+        async with running(tmp_path, authorizer="acl", memory_bytes=MIB) as broker:
             await broker.create_topic("t", 50, {})
             asks("bob")
             await broker.groups.commit("his", [("t", 0, 0)])
@@ -334,7 +334,7 @@ def test_the_native_groups_of_one_user_keep_no_positions_of_others_out(tmp_path:
 
 def test_a_user_does_not_answer_for_positions_of_others_in_a_native_group(tmp_path: Path) -> None:
     async def main() -> None:
-        async with running(tmp_path, memory_bytes=MIB) as broker:
+        async with running(tmp_path, authorizer="acl", memory_bytes=MIB) as broker:
             await broker.create_topic("t", 500, {})
             for _ in range(3):
                 asks("eve")
@@ -350,10 +350,10 @@ def test_a_user_does_not_answer_for_positions_of_others_in_a_native_group(tmp_pa
 
 def test_the_native_groups_of_one_user_leave_a_number_to_others(tmp_path: Path) -> None:
     async def main() -> None:
-        async with running(tmp_path, max_groups=4) as broker:
+        async with running(tmp_path, authorizer="acl", max_groups=4) as broker:
             await broker.create_topic("t", 1, {})
             await broker.groups.commit("loaded", [("t", 0, 0)])
-        async with running(tmp_path, max_groups=4) as broker:
+        async with running(tmp_path, authorizer="acl", max_groups=4) as broker:
             asks("eve")
             await broker.groups.commit("hers", [("t", 0, 0)])
             with pytest.raises(Overloaded, match="max_groups"):

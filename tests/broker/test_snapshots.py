@@ -238,6 +238,21 @@ def test_who_holds_many_keeps_nobody_else_from_one(tmp_path: Path, monkeypatch: 
         asks("bob")
         await taken(broker, "t")
 
+    in_broker(tmp_path, test, authorizer="acl")
+
+
+def test_where_everybody_may_do_everything_one_may_hold_them_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "MOST", 4)
+
+    async def test(broker: LocalBroker) -> None:
+        asks("eve")
+        for _ in range(4):
+            await taken(broker, "t")
+        with pytest.raises(Overloaded, match="4 snapshots are held"):
+            await taken(broker, "t")
+
     in_broker(tmp_path, test)
 
 

@@ -399,7 +399,7 @@ async def test_what_one_user_stages_leaves_room_to_others(
 ) -> None:
     monkeypatch.setattr(staging, "MAX_JOBS", 4 if what == "jobs" else 100)
     monkeypatch.setattr(staging, "MAX_ATTEMPTS", 4 if what == "attempts" else 100)
-    async with running(tmp_path, staging_bytes=8_000 if what == "bytes" else 1 << 20) as broker:
+    async with running(tmp_path, authorizer="acl", staging_bytes=8_000 if what == "bytes" else 1 << 20) as broker:
 
         async def stage(number: int) -> Task:
             return await (await begin(broker, f"{number}" if what == "jobs" else "j", f"{number}")).write("a" * 900)

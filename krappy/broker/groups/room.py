@@ -23,8 +23,9 @@ class GroupRoom:
     """`number`: of native groups, without share groups. `places`: of all groups and positions together."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self.number = OwnedMemory(runtime.config.max_groups)
-        self.places = OwnedMemory(runtime.config.memory_bytes // MEMORY_SHARE // EACH)
+        config = runtime.config
+        self.number = OwnedMemory(config.max_groups, fair=config.authorizes)
+        self.places = OwnedMemory(config.memory_bytes // MEMORY_SHARE // EACH, fair=config.authorizes)
 
     def take(self, owner: str, groups: int) -> None:
         """Counts so many native groups more."""

@@ -45,8 +45,9 @@ class KafkaOffsets:
         self._owner = owner
         self._runtime = owner.runtime
         self._store = owner.store
-        self._retention_ms = owner.runtime.config.offsets_retention_ms
-        self._memory = OwnedMemory(owner.runtime.config.memory_bytes // MEMORY_SHARE)
+        config = owner.runtime.config
+        self._retention_ms = config.offsets_retention_ms
+        self._memory = OwnedMemory(config.memory_bytes // MEMORY_SHARE, fair=config.authorizes)
         owner.on_forget.append(lambda group: self.count(group, -1))
 
     # --- committing

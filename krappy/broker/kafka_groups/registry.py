@@ -88,8 +88,8 @@ class GroupRegistry:
         self._latest = latest
         self._topics: dict[str, KnownTopic] | None = None  # made when they are asked for
         self._special: set[str] = set()
-        self._memory = OwnedMemory(config.memory_bytes // MEMORY_SHARE)
-        self._number = OwnedMemory(config.max_groups)
+        self._memory = OwnedMemory(config.memory_bytes // MEMORY_SHARE, fair=config.authorizes)
+        self._number = OwnedMemory(config.max_groups, fair=config.authorizes)
 
     @staticmethod
     def now() -> int:
@@ -214,7 +214,7 @@ class GroupRegistry:
             regex = topic_regex(pattern)
         except Refused:
             return None  # its group says so, when it has looked at the rest
-        room = OwnedMemory(self._memory.most - self._memory.total)
+        room = OwnedMemory(self._memory.most - self._memory.total, fair=self._memory.fair)
         if regex.owner is None:
             for each in in_use():
                 if each is not regex:

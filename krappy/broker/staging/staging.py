@@ -80,8 +80,9 @@ class StagingCoordinator:
         self._live: dict[str, LiveJob] = {}
         self._turns = IdTurns()
         self.owners = producer_ids.owned  # the producer ids of jobs that are being published
-        self._jobs, self._attempts = OwnedMemory(MAX_JOBS), OwnedMemory(MAX_ATTEMPTS)
-        self.bytes = OwnedMemory(runtime.config.staging_bytes)
+        fair = runtime.config.authorizes
+        self._jobs, self._attempts = OwnedMemory(MAX_JOBS, fair=fair), OwnedMemory(MAX_ATTEMPTS, fair=fair)
+        self.bytes = OwnedMemory(runtime.config.staging_bytes, fair=fair)
         self._slots = trio.Semaphore(PUBLISHING)
         self._at_work = 0
         self._settled = Signal()

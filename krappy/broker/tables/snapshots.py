@@ -145,7 +145,9 @@ class Snapshots:
             raise InvalidRequest("a snapshot needs at least one partition", field="partitions")
         if self._runtime.stopped:
             raise ShuttingDown("the broker is shutting down")
-        number, bounds = OwnedMemory(MOST), OwnedMemory(self._runtime.config.memory_bytes // SHARE)
+        config = self._runtime.config
+        number = OwnedMemory(MOST, fair=config.authorizes)
+        bounds = OwnedMemory(config.memory_bytes // SHARE, fair=config.authorizes)
         for each in self._held.values():
             number.charge(each.taker, 1)
             bounds.charge(each.taker, each.chosen.size)

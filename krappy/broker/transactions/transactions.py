@@ -68,8 +68,9 @@ class TransactionCoordinator:
         self._life_ms = runtime.config.transactional_id_expiration_ms
         self._all: dict[str, Transaction] = {}
         self._names: dict[int, str] = {}  # by producer id
-        self._memory = OwnedMemory(runtime.config.memory_bytes // MEMORY_SHARE)  # of all ids
-        self._number = OwnedMemory(runtime.config.max_transactional_ids)
+        config = runtime.config
+        self._memory = OwnedMemory(config.memory_bytes // MEMORY_SHARE, fair=config.authorizes)  # of all ids
+        self._number = OwnedMemory(config.max_transactional_ids, fair=config.authorizes)
         self._owners: dict[str, str] = {}  # by id, for whom it counts: for who has changed it last
         self._turns = IdTurns()
         self._due: dict[str, int] = {}  # when an ongoing transaction times out
