@@ -190,7 +190,8 @@ class TlsSocket(socket.socket):
         if told is not None:
             return [bytes(each) for each in told()[:most]]
         chain = getattr(self._tls._sslobj, getter)() or ()  # type: ignore[attr-defined]  # public since Python 3.13
-        return [ssl.PEM_cert_to_DER_cert(each.public_bytes()) for each in chain[:most]]
+        # Of a client that has shown no certificate, the server's `get_unverified_chain` gives [None].
+        return [ssl.PEM_cert_to_DER_cert(each.public_bytes()) for each in chain[:most] if each is not None]
 
     @property
     def context(self) -> ssl.SSLContext:
