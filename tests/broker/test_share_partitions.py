@@ -26,7 +26,7 @@ ADA, BOB = (Opener((f"User:{name}",), "127.0.0.1", f"User:{name}") for name in (
 
 
 def shares_of(most: int) -> SharePartitions:
-    config = SimpleNamespace(group_share_max_share_sessions=most, memory_bytes=1 << 20, max_groups=9)
+    config = SimpleNamespace(group_share_max_share_sessions=most, memory_bytes=1 << 20, max_groups=9, authorizes=True)
     runtime = SimpleNamespace(config=config, authorizer=SimpleNamespace(signals=()))
     keeper = SimpleNamespace(room=GroupRoom(cast(Any, runtime)), check_share_room=lambda owner: None)
     shares = SharePartitions(*cast(Any, (runtime, keeper, None)))
