@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -470,17 +471,19 @@ def test_metadata_takes_no_more_than_its_part_of_the_memory(tmp_path: Path) -> N
     run(work)
 
 
+async def joined(broker: LocalBroker, user: str, name: str, size: int, member_id: str = "") -> Joined:
+    """This user joins a group, with metadata of `size` bytes."""
+    asks(user)
+    ask = Join(member_id, None, "consumer", (("range", bytes(size)),), 10_000, 60_000)
+    return await broker.kafka_groups.join(name, ask).wait()
+
+
 def test_the_groups_of_one_user_keep_no_members_of_others_out(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(
             tmp_path, authorizer="acl", memory_bytes=4 << 20, max_frame_bytes=1 << 20, **SETTINGS
         ) as broker:
-
-            async def joins(user: str, name: str, size: int, member_id: str = "") -> Joined:
-                asks(user)
-                ask = Join(member_id, None, "consumer", (("range", bytes(size)),), 10_000, 60_000)
-                return await broker.kafka_groups.join(name, ask).wait()
-
+            joins = partial(joined, broker)
             his = await joins("bob", "his", 10_000)
             for size in (300_000, 30_000, 3_000, 300):
                 names = (f"hers-{size}-{number}" for number in range(1000))
@@ -519,10 +522,8 @@ def test_a_user_does_not_answer_for_what_others_bring_to_his_group(tmp_path: Pat
         ) as broker:
 
             async def joins(user: str, name: str, size: int, member_id: str = "") -> Joined:
-                asks(user)
-                ask = Join(member_id, None, "consumer", (("range", bytes(size)),), 10_000, 60_000)
                 with trio.move_on_after(0):
-                    return await broker.kafka_groups.join(name, ask).wait()
+                    return await joined(broker, user, name, size, member_id)
                 return Joined(Fault.NONE, "it waits for the others")
 
             his = (await joins("bob", "shared", 1000)).member_id
