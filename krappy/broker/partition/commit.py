@@ -10,6 +10,9 @@ acks=1) is answered once its batch is on this broker's disk, even while too few 
 
 A failed sync has lost what it covered (fsyncgate): the log takes no more appends, and all waiting publishes fail. A
 sync that could not begin, for want of a file descriptor or of the folder, is tried again, and publishes go on waiting.
+
+A sync may hang for minutes. If another log takes the place of its log meanwhile, nothing waits for it any more, and how
+it ends concerns nobody.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import partial
 from time import perf_counter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
@@ -32,6 +35,9 @@ from krappy.errors import KrappyError, NotEnoughReplicas, NotLeader, StorageErro
 from krappy.ports import StoredAt
 from krappy.records.batch import BatchHeader
 from krappy.waiting import Later, wait_any
+
+if TYPE_CHECKING:
+    from krappy.store.log import Log
 
 TOGETHER = 256 << 10  # bytes up to which a write and its sync share a thread call
 INLINE = 64 << 10  # bytes up to which a write is done on the event loop
@@ -60,7 +66,7 @@ class GroupCommit:
         self._again: list[tuple[int, Later[StoredAt], StoredAt, bool]] = []
         self._refused: list[RefusedCondition] = []  # refusals because of what is not committed yet
         self._appended = self._durable = 0  # offsets: the end of what was written, and of what a sync has covered
-        self._syncing = False
+        self._syncing: Log | None = None  # the log of which a sync is under way
         self._is_short = False  # this sync is one fdatasync
         self._took = math.inf  # seconds; the last sync
         self._failed: object = None  # the log of which it was reported that it has failed
@@ -119,7 +125,7 @@ class GroupCommit:
             return
         if self._appended <= self._durable:  # a sync ended while the write's thread came back: no other sync comes
             self._synced_to(self._durable)
-        elif not self._syncing:
+        elif self._syncing is None:
             self._begin_sync()
         if self._bytes > MAX_WAITING:
             await wait_any([replica.landed, replica.moved], lambda: self._bytes <= MAX_WAITING)
@@ -144,12 +150,12 @@ class GroupCommit:
         replica = self._replica
         log = replica.log
         log.append([(item.header, item.data) for item in accepted], replica.epoch, replica.later_ms())
-        synced = self._sync_log() if sync else None
+        synced = self._sync_log(log) if sync else None
         return None if isinstance(synced, StorageError) else synced
 
-    def _sync_log(self) -> tuple[int, float] | StorageError:
+    def _sync_log(self, log: Log) -> tuple[int, float] | StorageError:
         """Syncs. Gives (the offset before which all is durable, seconds it took), or why the sync could not begin."""
-        log, syncs, began = self._replica.log, self._replica.syncs, perf_counter()
+        syncs, began = self._replica.syncs, perf_counter()
         try:
             with nullcontext() if syncs is None else syncs.timed():
                 return log.sync(), perf_counter() - began
@@ -172,15 +178,18 @@ class GroupCommit:
 
     def _begin_sync(self) -> None:
         """Syncs what was written. No sync is under way."""
-        replica, self._syncing = self._replica, True
+        replica = self._replica
+        self._syncing = log = replica.log
         if replica.syncs is not None and self._may_be_short:
-            done = partial(self._end_sync, replica.epoch, perf_counter())
-            self._is_short = replica.log.begin_sync(replica.syncs.begin, done)
+            done = partial(self._end_sync, log, replica.epoch, perf_counter())
+            self._is_short = log.begin_sync(replica.syncs.begin, done)
         if not self._is_short:
-            replica.spawn(self._sync)
+            replica.spawn(partial(self._sync, log))
 
-    def _end_sync(self, epoch: int, began: float, result: int | StorageError) -> None:
-        """The short sync that began in this leader epoch has ended."""
+    def _end_sync(self, log: Log, epoch: int, began: float, result: int | StorageError) -> None:
+        """The short sync of this log that began in this leader epoch has ended."""
+        if self._syncing is not log:
+            return
         self._is_short = False
         try:
             if isinstance(result, StorageError):
@@ -191,7 +200,7 @@ class GroupCommit:
             self._fail(StorageError(f"{self._replica}: {error!r}"))
             raise
         finally:
-            self._syncing = False
+            self._syncing = None
             if self._durable < self._appended:
                 self._begin_sync()
             self._replica.landed.fire()
@@ -201,25 +210,32 @@ class GroupCommit:
         self._replica.measures.syncs.observe(seconds)
         self._synced_to(durable)
 
-    async def _sync(self) -> None:
+    async def _sync(self, log: Log) -> None:
         replica = self._replica
         try:
-            while self._durable < self._appended:
+            while self._syncing is log and self._durable < self._appended:
                 epoch = replica.epoch
-                synced = await trio.to_thread.run_sync(self._sync_log, limiter=replica.disk_limiter)
+                synced = await trio.to_thread.run_sync(partial(self._sync_log, log), limiter=replica.disk_limiter)
+                if self._syncing is not log:
+                    return
                 if isinstance(synced, StorageError):
                     replica.report("sync_waits", synced)
                     await trio.sleep(RETRY_S)
                 elif replica.epoch == epoch:  # else what it covered may have been cut since
                     self._synced(*synced)
-        except KrappyError as error:
-            self._fail(error)
         except BaseException as error:
-            self._fail(StorageError(f"{replica}: {error!r}"))
-            raise
+            if self._syncing is log:
+                self._fail(error if isinstance(error, KrappyError) else StorageError(f"{replica}: {error!r}"))
+            if not isinstance(error, KrappyError):
+                raise
         finally:
-            self._syncing = False
-            self._replica.landed.fire()
+            if self._syncing is log:
+                self.forget_sync()
+
+    def forget_sync(self) -> None:
+        """No sync is under way; or it is one of a log whose place another log has taken."""
+        self._syncing, self._is_short = None, False
+        self._replica.landed.fire()
 
     def _synced_to(self, offset: int) -> None:
         """Everything before `offset` is on this broker's disk. That may be more than `_appended`: a thread may have
@@ -329,11 +345,11 @@ class GroupCommit:
 
     async def on_disk(self) -> None:
         """Returns when no batch is being written or synced."""
-        await wait_any([self._replica.landed], lambda: not self._syncing and self._durable >= self._appended)
+        await wait_any([self._replica.landed], lambda: self._syncing is None and self._durable >= self._appended)
 
     async def settled(self) -> None:
         """Returns when no batch waits for its commit, which a sync brings, or a follower's fetch."""
-        await wait_any([self._replica.landed, self._replica.moved], lambda: not self._waiting and not self._syncing)
+        await wait_any([self._replica.landed, self._replica.moved], lambda: not self._waiting and self._syncing is None)
 
 
 def _reject(items: Iterable[Pending], error: KrappyError) -> None:

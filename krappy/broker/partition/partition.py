@@ -257,6 +257,7 @@ class Partition(Viewed):
         Followers may have events of the old log that the new log lacks. It will give their offsets to other events,
         which must not be of the same leader epoch."""
         self.log = log
+        self.commit.forget_sync()
         self._barred = self._led
         if self.offline:
             self.offline, self.gone = "", None
