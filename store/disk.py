@@ -194,6 +194,13 @@ class Disk:
             return ""
         return f"{boot} {found.st_dev} {found.st_ino}"
 
+    def is_at(self, path: Path, file: File) -> bool:
+        """Whether the path leads to this open file."""
+        try:
+            return os.path.samestat(os.fstat(file.fd), os.stat(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
     def rename(self, old: Path, new: Path) -> None:
         os.replace(old, new)
 

@@ -369,6 +369,19 @@ class WritableLog(ReadableLog):
         self._broken = f"{self.folder}: a sync failed, so what was appended since the last may be lost: {error}"
         return StorageError(self._broken)
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether its folder is where it was: else an open file takes what is appended, and the next open will not find
+        that. Raises StorageError."""
+        segment = self._active
+        with refusals(self.folder):
+            return self._disk.is_at(segment.path(), segment.file)
+
+    def refuse(self, why: str) -> None:
+        """It takes no more appends from now on."""
+        with self._lock:
+            self._broken = self._broken or f"{self.folder}: {why}"
+
     def _note_reached(self, end: int) -> None:
         if self._reached is not None and not (self._broken or self._is_cut):
             self._reached.note(end, self.epochs.at(end - 1))

@@ -3,6 +3,8 @@ requests whose effects would be lost. Once the folder is back, everything goes o
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,42 @@ def test_the_folder_of_the_logs_alone_is_away(tmp_path: Path, where: str) -> Non
         wait_until(lambda: bool(broker.events("events_taken_again")), "it is back")
         peer.ask(m.Message(handle, b"1", b"k"), m.MessageStored)
         assert broker.stop() == 0
+
+
+@pytest.mark.parametrize("how", ["moved", "removed", "replaced by a copy"])
+def test_a_log_whose_folder_alone_is_away_takes_no_more_events(tmp_path: Path, how: str) -> None:
+    """Its open file would take them, and nobody would find them there after the next start."""
+    data, away = tmp_path / "data", tmp_path / "away"
+    folder = data / "topics" / "t-0"
+    with broker_process(data) as broker:
+        with Peer(broker.address) as peer:
+            peer.ask(m.CreateTopic("t", 2), m.TopicCreated)
+            handle = peer.producer("t").handle
+            peer.ask(m.Message(handle, b"1", b"k", partition=0), m.MessageStored)
+            stored = [b"1"]
+            folder.rename(away)
+            if how == "replaced by a copy":
+                shutil.copytree(away, folder)
+            elif how == "removed":
+                shutil.rmtree(away)
+            with contextlib.suppress(StorageError):  # the broker may have looked already
+                peer.ask(m.Message(handle, b"2", b"k", partition=0), m.MessageStored)
+                stored.append(b"2")
+            wait_until(lambda: bool(broker.events("log_failed")), "it is told")
+            with pytest.raises(StorageError, match="was moved, removed or replaced"):
+                peer.ask(m.Message(handle, b"lost", b"k", partition=0), m.MessageStored)
+            peer.ask(m.Message(handle, b"elsewhere", b"k", partition=1), m.MessageStored)
+            if how == "moved":
+                away.rename(folder)
+        assert broker.stop() == 0
+        assert len(broker.events("log_failed")) == 1
+        assert not broker.events("internal_error"), broker.last_words()
+        if how == "moved":
+            broker.start()
+            with Peer(broker.address) as peer:
+                handle = peer.producer("t").handle
+                peer.ask(m.Message(handle, b"3", b"k", partition=0), m.MessageStored)
+                assert [each.value for each in peer.read_log("t")[0]] == [*stored, b"3"]
 
 
 class BackAtOnce(Room):

@@ -110,7 +110,7 @@ class GroupCommit:
             return
         except (OSError, StorageError) as error:
             refusal = error if isinstance(error, StorageError) else StorageError(f"{replica}: {error}")
-            self._tell(refusal)
+            self.tell(refusal)
             _reject((*accepted, *(item for item, _ in refused)), refusal)
             return
         self._refused += [RefusedCondition(accepted[-1].end, *each) for each in refused]
@@ -315,7 +315,7 @@ class GroupCommit:
         refused, self._refused = self._refused, []
         _reject((item for _, item, _ in refused), error)
 
-    def _tell(self, error: KrappyError) -> None:
+    def tell(self, error: KrappyError) -> None:
         """Counts the failure, and reports it for the operator. That a log takes no more appends is reported once. The
         publishers get the error from the caller."""
         replica = self._replica
@@ -327,7 +327,7 @@ class GroupCommit:
             replica.report("log_failed", error)
 
     def _fail(self, error: KrappyError) -> None:
-        self._tell(error)
+        self.tell(error)
         self.end(error)
 
     def answer_again(self, offset: int, header: BatchHeader, later: Later[StoredAt], *, alone: bool = False) -> None:

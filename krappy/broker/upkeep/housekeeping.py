@@ -13,6 +13,7 @@ import trio
 from krappy.broker.partition.partition import Partition
 from krappy.broker.tables.table import SCAN_IDLE_MS
 from krappy.broker.upkeep import cleaning
+from krappy.broker.upkeep.log_places import LogPlaces
 from krappy.core import retention
 from krappy.core.throttle import Throttle
 from krappy.errors import KrappyError, UnknownTopic
@@ -43,6 +44,7 @@ class Housekeeper:
             nursery.start_soon(self._every, lambda: self._runtime.config.retention_check_ms, self.retain)
             nursery.start_soon(self._every, self._compaction_ms, self.compact)
             nursery.start_soon(self._every, lambda: self._runtime.config.retention_check_ms, self.sweep)
+            nursery.start_soon(LogPlaces(self._runtime).run)
             while True:
                 await trio.sleep(min(SCAN_CHECK_S, self._compaction_ms() / 1000))
                 self._close_idle_scans()
