@@ -14,6 +14,7 @@ from krappy.handlers.kafka.groups import group_code
 from krappy.handlers.kafka.refusals import DONE
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.ports import KafkaSessionPort, PartitionId, ShareStatesPort
+from krappy.ports.audit import asked_for
 from krappy.waiting import Later
 from krappy.wire.kafka import ApiKey
 
@@ -63,7 +64,9 @@ async def initialize_share_group_state(session: KafkaSessionPort, request: Messa
         moves = {id: row["start_offset"] for id, row in _asked(request)}
         if any(offset < 0 for offset in moves.values()):
             raise Refused(Fault.INVALID_REQUEST, "StartOffset must be at least 0")
-        await (_states(session).move(name, moves) if moves else _states(session).begin(name))
+        states = _states(session)
+        with asked_for(request["owner"]):
+            await (states.move(name, moves) if moves else states.begin(name))
     except KrappyError as error:
         return _refused(error)
     return _answer((id, {}) for id in moves)
@@ -74,7 +77,9 @@ def read_share_group_state(session: KafkaSessionPort, request: Message, version:
     try:
         _check_size(request)
         asked = {id: row["leader_epoch"] for id, row in _asked(request)}
-        found = _states(session).read(request["group_id"], asked)
+        states = _states(session)
+        with asked_for(request["owner"]):
+            found = states.read(request["group_id"], asked)
     except KrappyError as error:
         return _now(_refused(error))
     return _told(found.map(lambda states: _answer((id, _row(state)) for id, state in states.items())))

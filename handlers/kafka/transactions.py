@@ -19,6 +19,7 @@ from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.rows import FEW, TURN, BatchedRows, counted
 from krappy.handlers.kafka.sources import found, source_for, topic_to_write
 from krappy.ports import GroupMember, KafkaSessionPort, Position, TopicPort, TransactionEnd, TransactionsPort
+from krappy.ports.audit import asked_for
 from krappy.types import TopicPartition
 from krappy.waiting import Later
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code, code_for
@@ -106,7 +107,8 @@ async def add_partitions_to_txn(session: KafkaSessionPort, request: Message, ver
                 *(session, version, each["transactional_id"], each["producer_id"], each["producer_epoch"]),
                 each["topics"],
             )
-            told = await (asked.verified(rows) if each["verify_only"] else asked.added(rows))
+            with asked_for(each["owner"]):
+                told = await (asked.verified(rows) if each["verify_only"] else asked.added(rows))
             results.append(
                 {
                     "transactional_id": each["transactional_id"],

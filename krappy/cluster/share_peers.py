@@ -13,6 +13,7 @@ from krappy.core.cluster.image import Image
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.share_state import ShareState, leases_of
 from krappy.errors import BrokerError, CoordinatorNotAvailable, KrappyError, UnknownTopic
+from krappy.ports.audit import whose
 from krappy.ports.shares import KeptState, PartitionId, StatesRead, StatesWritten
 from krappy.wire.kafka import ApiKey, Code
 
@@ -35,13 +36,14 @@ class SharePeers:
         self._asked = PeerLinks(image, way, "krappy-share-groups", timeout_s=PATIENCE_S)
 
     async def begin(self, broker: int, name: str) -> None:
-        await self._do(broker, ApiKey.INITIALIZE_SHARE_GROUP_STATE, {"group_id": name, "topics": []})
+        body = {"group_id": name, "topics": [], "owner": whose()}
+        await self._do(broker, ApiKey.INITIALIZE_SHARE_GROUP_STATE, body)
 
     async def move(self, broker: int, name: str, moves: Mapping[PartitionId, int]) -> None:
         ids = [*moves]
         for first in range(0, len(ids), AT_ONCE):
             rows = ((id, {"start_offset": moves[id]}) for id in ids[first : first + AT_ONCE])
-            body = {"group_id": name, "topics": _by_topic(rows)}
+            body = {"group_id": name, "topics": _by_topic(rows), "owner": whose()}
             await self._do(broker, ApiKey.INITIALIZE_SHARE_GROUP_STATE, body)
 
     async def delete(self, broker: int, name: str, topics: Collection[bytes] | None) -> bool:
@@ -64,9 +66,8 @@ class SharePeers:
 
     async def read(self, broker: int, name: str, asked: Mapping[PartitionId, int]) -> StatesRead:
         rows = ((id, {"leader_epoch": epoch}) for id, epoch in asked.items())
-        answer = await _ask(
-            self._states, broker, ApiKey.READ_SHARE_GROUP_STATE, {"group_id": name, "topics": _by_topic(rows)}
-        )
+        body = {"group_id": name, "topics": _by_topic(rows), "owner": whose()}
+        answer = await _ask(self._states, broker, ApiKey.READ_SHARE_GROUP_STATE, body)
         found: StatesRead = {id: _error(broker, row) or _state(asked[id], row) for id, row in _rows(answer)}
         if found.keys() != asked.keys():
             raise CoordinatorNotAvailable(f"broker {broker} answers for other partitions than it was asked for")

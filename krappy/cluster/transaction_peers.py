@@ -20,6 +20,7 @@ from krappy.errors import (
     UnknownProducerMapping,
 )
 from krappy.ports import TransactionEnd
+from krappy.ports.audit import whose
 from krappy.types import TopicPartition
 from krappy.wire.kafka import ApiKey, Code
 
@@ -76,6 +77,7 @@ class TransactionPeers:
             "producer_epoch": epoch,
             "verify_only": not adds,
             "topics": [{"name": at.topic, "partitions": [at.partition]}],
+            "owner": whose(),
         }
         body = {"transactions": [transaction]}
         link = self._questions.to(broker)

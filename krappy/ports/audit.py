@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
@@ -28,11 +28,27 @@ class AskedFor(NamedTuple):
 ASKED: ContextVar[AskedFor | None] = ContextVar("ASKED", default=None)
 
 
+_FOR: ContextVar[str | None] = ContextVar("_FOR", default=None)
+
+
 def whose() -> str:
-    """Whose turns the work of this task takes: of the one whose request it handles (`Principal.owner`); "": the
-    broker's."""
-    asked = ASKED.get()
+    """Whose turns and limits the work of this task takes: of the one whose request it handles (`Principal.owner`), or
+    for whom another broker has sent it; "": the broker's."""
+    asked, owner = ASKED.get(), _FOR.get()
+    if owner is not None:
+        return owner
     return "" if asked is None else asked.asker.principal.owner
+
+
+@contextmanager
+def asked_for(owner: str) -> Iterator[None]:
+    """The request that is handled is another broker's, which has sent it for this owner (`whose` there). "": it does
+    not say for whom."""
+    token = _FOR.set(owner)
+    try:
+        yield
+    finally:
+        _FOR.reset(token)
 
 
 Position = tuple[str, int, int]  # topic, partition, offset

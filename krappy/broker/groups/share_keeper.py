@@ -12,7 +12,6 @@ from krappy.broker.groups.share_keepers import ShareKeepers
 from krappy.broker.groups.share_partitions import SharePartitions
 from krappy.broker.groups.share_states import ShareStates
 from krappy.errors import CoordinatorNotAvailable, NotCoordinator
-from krappy.ports.audit import whose
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
@@ -34,8 +33,7 @@ class ShareKeeper(GroupKeeper):
     ) -> None:
         """`keeper`: as for `ShareKeepers`."""
         super().__init__(runtime, storage, make_topic, peers)
-        owner = whose if peers is None else lambda: ""  # in a cluster brokers ask for users whom they do not name
-        self.states = ShareStates(runtime, self, storage, owner)
+        self.states = ShareStates(runtime, self, storage)
         self.keepers = ShareKeepers(runtime, self.states, peers, keeper)
         self.shares = SharePartitions(runtime, self, self.keepers)
         self.states.deleted = self.shares.delete

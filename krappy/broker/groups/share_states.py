@@ -21,6 +21,7 @@ from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.share_state import ShareState
 from krappy.core.leases import Leases
 from krappy.errors import CoordinatorNotAvailable, KrappyError, StorageError, UnknownTopic
+from krappy.ports.audit import whose
 from krappy.ports.shares import KeptState, PartitionId, StatesRead, StatesWritten
 from krappy.store.groups import StoredGroup
 from krappy.waiting import Later
@@ -47,10 +48,10 @@ class _Row(NamedTuple):
 
 class ShareStates:
     """Implements `ShareStatesPort`. Its methods raise as `GroupStorage.check_here`, too. `deleted(name)`: called when a
-    group was deleted, so that its leases at this broker end. `owner()`: for whom something is kept now."""
+    group was deleted, so that its leases at this broker end."""
 
-    def __init__(self, runtime: Runtime, keeper: GroupKeeper, storage: GroupStorage, owner: Callable[[], str]) -> None:
-        self._runtime, self._keeper, self._storage, self._owner = runtime, keeper, storage, owner
+    def __init__(self, runtime: Runtime, keeper: GroupKeeper, storage: GroupStorage) -> None:
+        self._runtime, self._keeper, self._storage = runtime, keeper, storage
         self._places = keeper.room.places  # a group counts as one
         self.deleted: Callable[[str], None] = lambda name: None
         self._groups: dict[str, dict[At, _Row]] = {}
@@ -114,9 +115,9 @@ class ShareStates:
             if self._keeper.has(name):
                 text = f"'{name:.249}' is a native group of Krappy, which Kafka's clients can't join; take another name"
                 raise Refused(Fault.GROUP_ID_NOT_FOUND, text)
-            self._keeper.check_share_room(self._owner())
+            self._keeper.check_share_room(whose())
             self._storage.put(name, SETTINGS, {})
-            self._add(name, {}, self._owner())
+            self._add(name, {}, whose())
         await self._storage.written(name).wait()
 
     async def move(self, name: str, moves: Mapping[PartitionId, int]) -> None:
@@ -124,7 +125,7 @@ class ShareStates:
         states = {self._at(id): (id.topic_id, _at_offset(offset)) for id, offset in moves.items()}
         others: dict[At, tuple[bytes, ShareState]] = {}
         for topic_id in {topic_id for topic_id, _ in states.values()} - _topics(rows):
-            others |= self._not_begun(topic_id)
+            others |= self._not_begun(topic_id, len(others))
         self._put(name, rows, {**others, **states})
         await self._storage.written(name).wait()
 
@@ -178,7 +179,7 @@ class ShareStates:
             try:
                 at = self._at(id)
                 if id.topic_id not in known:
-                    changed |= self._not_begun(id.topic_id)
+                    changed |= self._not_begun(id.topic_id, len(changed))
                     known.add(id.topic_id)
                 row = rows.get(at)
                 room -= 0 if row is None else len(row.packed)
@@ -187,7 +188,7 @@ class ShareStates:
                 if at in changed:
                     _, state = changed[at]
                 elif row is None or row.topic_id != id.topic_id:  # the topic has gained this partition
-                    self._keeper.check_share_room(self._owner())
+                    self._keeper.check_share_room(whose(), len(changed))
                     state = _at_offset(0)
                 else:
                     state = _unpacked(name, at, row.packed)
@@ -235,12 +236,12 @@ class ShareStates:
             raise UnknownTopic("there is no topic with this id, or not this partition")
         return topic.name, id.partition
 
-    def _not_begun(self, topic_id: bytes) -> dict[At, tuple[bytes, ShareState]]:
+    def _not_begun(self, topic_id: bytes, others: int) -> dict[At, tuple[bytes, ShareState]]:
         """The states of all partitions of a topic that a group has none of. Those that the topic gains later are read
-        from their first record: whatever the group's setting says, nothing may be skipped there (KAFKA-20742). Raises
-        Overloaded."""
+        from their first record: whatever the group's setting says, nothing may be skipped there (KAFKA-20742).
+        `others`: how many other states are about to be written. Raises Overloaded."""
         topic = self._runtime.topics.by_id[topic_id]
-        self._keeper.check_share_room(self._owner(), topic.count)
+        self._keeper.check_share_room(whose(), others + topic.count)
         return {(topic.name, index): (topic_id, ShareState(_new_epoch())) for index in range(topic.count)}
 
     def _put(self, name: str, rows: dict[At, _Row], states: Mapping[At, tuple[bytes, ShareState]]) -> None:
@@ -253,7 +254,7 @@ class ShareStates:
             if room < 0 and part:
                 self._write(name, rows, part)
                 part, room = {}, AT_ONCE - len(packed)
-            owner = rows[at].owner if at in rows else self._owner()
+            owner = rows[at].owner if at in rows else whose()
             part[at] = _Row(topic_id, state._replace(leases=()), packed, owner)
         if part:
             self._write(name, rows, part)

@@ -3,7 +3,7 @@
 The fields with tags from 10000 on are not Kafka's; by them Krappy's brokers tell each other more. The tagged
 `error_code` and `error_message` are of the whole request. `version` is that of a state. `lineage` has the leader epochs
 of the records before the state's end: the offset from which on they are known, then each epoch and its first offset.
-`whole`: all of the group is meant.
+`whole`: all of the group is meant. `owner`: the user for whom a broker asks (`krappy.ports.audit.whose`).
 """
 
 from krappy.wire.kafka.apis import ApiKey
@@ -31,6 +31,7 @@ TABLE: dict[ApiKey, Shape] = {
             partition     int32
             state_epoch   int32
             start_offset  int64
+        owner             string  tag 10000
         """,
         response=_REFUSED,
     ),
@@ -43,6 +44,7 @@ TABLE: dict[ApiKey, Shape] = {
           partitions      []  once partition
             partition     int32
             leader_epoch  int32
+        owner             string  tag 10000
         """,
         response="""
         results             []

@@ -1,7 +1,8 @@
 """Producer ids and transactions.
 
-The field `transaction_number` is not Kafka's: by it Krappy's brokers tell each other which of an id's transactions is
-meant. Its tag is far above those that Kafka gives.
+The fields `transaction_number` and `owner` are not Kafka's: by them Krappy's brokers tell each other which of an id's
+transactions is meant, and for which user they ask (`krappy.ports.audit.whose`). Their tags are far above those that
+Kafka gives.
 """
 
 from krappy.wire.kafka.apis import ApiKey
@@ -34,6 +35,7 @@ TABLE: dict[ApiKey, Shape] = {
           topics                       []  once name
             name                       string
             partitions                 []int32  once
+          owner                        string  tag 10000
         v3_and_below_transactional_id  string  0-3
         v3_and_below_producer_id       int64   0-3
         v3_and_below_producer_epoch    int16   0-3

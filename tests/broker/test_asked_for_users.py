@@ -1,0 +1,125 @@
+"""What brokers ask each other for their users counts for these users, not for the brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trio.testing import trio_test
+
+from krappy.broker.broker import LocalBroker
+from krappy.cluster.inter_broker import InterBroker
+from krappy.cluster.share_peers import SharePeers
+from krappy.cluster.transaction_peers import TransactionPeers
+from krappy.core.cluster.image import Image
+from krappy.core.security.principal import Principal
+from krappy.errors import KrappyError, Overloaded
+from krappy.handlers.kafka import registry
+from krappy.ports import PartitionId
+from krappy.ports.audit import ASKED, AskedFor
+from krappy.testing.sessions import kafka_session
+from krappy.types import TopicPartition
+from krappy.waiting import Later
+from krappy.wire.kafka import (
+    RANGES,
+    ApiKey,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+    parse_header,
+)
+from tests.broker.engine import asks, running
+
+MIB = 1 << 20
+
+
+class Links:
+    """Links to a broker, in place of `PeerLinks`, over which another broker asks."""
+
+    def __init__(self, broker: LocalBroker) -> None:
+        self.session = kafka_session(broker)
+        self.session.principal = Principal(name="broker", mechanism="PLAIN")
+
+    def to(self, id: int) -> Links:
+        return self
+
+    async def ask(self, key: ApiKey, body: Mapping[str, Any], *, least: int = 0) -> dict[str, Any]:
+        version = RANGES[key][1]
+        data = memoryview(encode_request(key, version, 1, "x", body))[4:]
+        request = decode_request(key, version, data[parse_header(data).body_at :])
+        handler = registry().find(key, version)
+        assert handler is not None
+        token = ASKED.set(AskedFor(self.session, "a test"))
+        try:
+            found: Any = handler(self.session, request, version)
+            answer = await (found.wait() if isinstance(found, Later) else found)
+        finally:
+            ASKED.reset(token)
+        frame = b"".join(map(bytes, encode_response(key, version, 1, answer)))[4:]
+        return decode_response(key, version, memoryview(frame))[1]
+
+
+@trio_test
+async def test_a_transaction_whose_partitions_leaders_add_stays_that_of_its_user(tmp_path: Path) -> None:
+    """The broker that leads a partition adds it to a transaction (KIP-890)."""
+    settings = {"authorizer": "acl", "super_users": "User:broker", "max_transactional_ids": 8}
+    async with running(tmp_path, **settings) as broker:
+        await broker.create_topic("t", 1, {})
+        coordinator, peers = broker.transactions, TransactionPeers(Image, InterBroker())
+        peers._questions = Links(broker)  # type: ignore[assignment]
+
+        async def begin(user: str, name: str) -> None:
+            asks(user)
+            who = await coordinator.init_producer(name, 60_000)
+            await peers.verify(1, name, *who, TopicPartition("t", 0), adds=True)
+
+        for number in range(4):
+            await begin("eve", f"hers-{number}")
+        with pytest.raises(Overloaded, match="one user has at most"):
+            await begin("eve", "hers-4")
+        assert coordinator._number._of == {"User:eve": 4}
+        assert coordinator._memory._of == {"User:eve": coordinator._memory.total}
+        await begin("bob", "his")
+
+
+@trio_test
+async def test_what_one_user_has_in_share_groups_leaves_room_to_others(tmp_path: Path) -> None:
+    """The broker that coordinates a share group, or leads a partition, asks the one that keeps its states."""
+    async with running(tmp_path, authorizer="acl", super_users="User:broker", memory_bytes=MIB) as broker:
+        topic, _ = await broker.create_topic("t", 50, {})
+        peers = SharePeers(Image, InterBroker())
+        peers._states = peers._asked = Links(broker)  # type: ignore[assignment]
+        refused: list[object] = []
+        asks("eve")
+        for number in range(9):
+            name, id = f"hers-{number}", PartitionId(topic.id, 0)
+            try:
+                await peers.begin(1, name)
+                await peers.move(1, name, {id: 5})
+            except KrappyError as error:
+                refused.append(error)
+                refused.append((await peers.read(1, name, {id: 0}))[id])
+        assert refused
+        assert all("one user has at most" in str(each) for each in refused), refused
+        asks("bob")
+        await broker.groups.commit("his", [("t", 0, 0)])
+        await peers.begin(1, "his-too")
+        assert set(broker.groups.room.places._of) == {"User:eve", "User:bob"}
+
+
+@trio_test
+async def test_a_share_group_that_begins_to_read_many_topics_at_once_is_counted_as_a_whole(tmp_path: Path) -> None:
+    async with running(tmp_path, authorizer="acl", memory_bytes=MIB) as broker:
+        topics = [(await broker.create_topic(f"t{number}", 50, {}))[0] for number in range(8)]
+        states, room = broker.groups.states, broker.groups.room
+        asks("eve")
+        for name in ("read", "moved"):
+            await states.begin(name)
+        found = await states.read("read", {PartitionId(topic.id, 0): 0 for topic in topics}).wait()
+        assert isinstance(found[PartitionId(topics[-1].id, 0)], Overloaded)
+        with pytest.raises(Overloaded, match="one user has at most"):
+            await states.move("moved", {PartitionId(topic.id, 0): 5 for topic in topics})
+        assert room.places.total <= room.places.most // 2
