@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class OwnedMemory:
@@ -27,3 +29,12 @@ class OwnedMemory:
         self._of[owner] += size
         if not self._of[owner]:
             del self._of[owner]
+
+    @contextmanager
+    def reserved(self, owner: str, size: int) -> Iterator[None]:
+        """Counts what the owner is about to take, during the body: others may ask for room meanwhile."""
+        self.charge(owner, size)
+        try:
+            yield
+        finally:
+            self.charge(owner, -size)

@@ -13,6 +13,7 @@ import trio
 from krappy.broker.broker import LocalBroker
 from krappy.broker.kafka_groups.group import EACH_GROUP
 from krappy.broker.transactions import transactions
+from krappy.broker.transactions.producer_ids import ProducerIds
 from krappy.broker.upkeep import backup
 from krappy.core.kafka.classic_member import Join, Joined
 from krappy.core.kafka.faults import Fault, Refused
@@ -109,6 +110,35 @@ def test_the_transactional_ids_of_one_user_leave_a_number_to_others(tmp_path: Pa
             coordinator._give_up(lambda name: True)
             assert coordinator._number.total == coordinator._memory.total == 0
             await coordinator.init_producer("hers-3", 60_000)
+
+    trio.run(main)
+
+
+def test_transactional_ids_that_begin_together_are_counted_while_they_wait_for_producer_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker gets a thousand of these at a time, and in a cluster that takes some ms."""
+    new = ProducerIds.new
+
+    async def later(ids: ProducerIds) -> int:
+        await trio.sleep(0.01)
+        return await new(ids)
+
+    monkeypatch.setattr(ProducerIds, "new", later)
+
+    async def main() -> None:
+        async with running(tmp_path, authorizer="acl", max_transactional_ids=8) as broker:
+            coordinator = broker.transactions
+            asks("eve")
+
+            async def begin(name: str) -> None:
+                with contextlib.suppress(Overloaded):
+                    await coordinator.init_producer(name, 60_000)
+
+            async with trio.open_nursery() as nursery:
+                for number in range(20):
+                    nursery.start_soon(begin, f"{number}")
+            assert len(coordinator.list()) == coordinator._number.total == 4
 
     trio.run(main)
 

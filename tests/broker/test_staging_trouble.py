@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from trio.testing import trio_test
 
 from krappy.broker.staging import staging
+from krappy.broker.staging.keeping import LocalJobs
 from krappy.broker.staging.publication import Publication
 from krappy.broker.staging.staged_attempt import StagedAttempt
 from krappy.broker.upkeep import room
@@ -419,3 +421,43 @@ async def test_what_one_user_stages_leaves_room_to_others(
         assert held._jobs.total == len(held._live)
         assert held._attempts.total == sum(len(live.attempts) for live in held._live.values())
         await begin(broker, "again")
+
+
+@trio_test
+async def test_attempts_that_begin_together_are_counted_before_they_are_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a cluster, an attempt begins once it is committed."""
+    monkeypatch.setattr(staging, "MAX_JOBS", 8)
+    refused = 0
+
+    async def committed(*_: object) -> None:
+        await trio.sleep(0.01)
+
+    monkeypatch.setattr(LocalJobs, "begin_attempt", committed)
+    async with running(tmp_path, authorizer="acl") as broker:
+        await made(broker)
+        asks("eve")
+
+        async def stage(number: int) -> None:
+            nonlocal refused
+            try:
+                await begin(broker, f"{number}")
+            except Overloaded:
+                refused += 1
+
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(stage, number)
+        held = broker.staging
+        assert (refused, held._jobs.total, held._attempts.total) == (16, 4, 4)
+        with monkeypatch.context() as failing:
+            failing.setattr(LocalJobs, "begin_attempt", _refuse)
+            asks("bob")
+            with pytest.raises(StorageError):
+                await begin(broker, "his")
+        assert (held._jobs.total, held._attempts.total) == (4, 4)
+
+
+async def _refuse(*_: object) -> None:
+    raise StorageError("no room")

@@ -158,9 +158,10 @@ class StagingCoordinator:
                     f"{len(self._live)} jobs with {self._attempts.total} attempts are staged, and one user may have as "
                     "many as are left for all others: commit or abort some"
                 )
-            producer = await self._producer_ids.new()
-            staging = StagedTask(secrets.token_hex(8), topic.name, topic.id, task, attempt_name)
-            await term.begin_attempt(job, staging)
+            with self._jobs.reserved(owner, int(is_new)), self._attempts.reserved(owner, 1):
+                producer = await self._producer_ids.new()
+                staging = StagedTask(secrets.token_hex(8), topic.name, topic.id, task, attempt_name)
+                await term.begin_attempt(job, staging)
             live = self._live.get(name) or self._put(LiveJob(job, term, owner))
             live.job = job
             attempt = self._add(live, staging, topic, owner)

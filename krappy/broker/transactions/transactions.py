@@ -183,7 +183,8 @@ class TransactionCoordinator:
             for _ in range(2):
                 new_id = core.NO_ID
                 if core.needs_new_id(found, expected_epoch):
-                    new_id = await self._producer_ids.new()
+                    with self._number.reserved(whose(), int(found is None)):
+                        new_id = await self._producer_ids.new()
                 begun = core.begin(
                     found,
                     name,
