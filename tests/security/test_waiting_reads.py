@@ -116,6 +116,33 @@ async def test_who_waits_for_his_quota_is_told_nothing(
                 may_read.set()
 
 
+@trio_test
+async def test_no_snapshot_is_left_of_who_waits_for_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot that nobody knows of would count for its user as long as it lives."""
+    waits = trio.Event()
+
+    async def wait_for_views(*_: object) -> None:
+        waits.set()
+        await trio.sleep_forever()
+
+    async def refused(request: Any) -> None:
+        with pytest.raises(TopicAuthorizationFailed):
+            await asked(session, request)
+
+    async with running(tmp_path, authorizer="acl", super_users="User:ada") as broker:
+        await broker.create_topic("t", 1, {})
+        await broker.authorizer.add([ALLOW])
+        session = native_session(broker)
+        session.principal = Principal(name="eve")
+        monkeypatch.setattr(broker, "wait_for_views", wait_for_views)
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(refused, m.OpenSnapshot("t", ttl_ms=86_400_000))
+                await waits.wait()
+                await broker.authorizer.remove([ALLOW])
+        assert len(broker.snapshots) == 0
+
+
 @pytest.mark.parametrize("wait", [0, 60_000])
 @trio_test
 async def test_a_fetch_that_waits_for_its_turn_is_told_nothing(
