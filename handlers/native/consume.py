@@ -94,17 +94,26 @@ async def _poll_later(session: SessionPort, reader: Reader, request: messages.Po
     if not parts and seconds:
 
         def ready() -> bool:
-            return reader.closed or any(
+            return not _stands(session, reader, request) or any(
                 partition.last_stable_offset > reader.positions[at] or partition.elsewhere is not None
                 for at, partition in reader.partitions.items()
             )
 
         moving: list[MovingPort] = [*reader.partitions.values(), reader]
         await session.broker.wait_for_moves(moving, ready, seconds)
-        if reader.closed and not session.broker.stopped:  # a stop closes readers too: then the poll brings no events
-            raise groups.ended(session, request.handle)
+        _check_stands(session, reader, request)
         parts = await _gather_from_disk(session, reader, request)
     return messages.Polled(parts)
+
+
+def _stands(session: SessionPort, reader: Reader, request: messages.Poll) -> bool:
+    return session.revoked(request.handle) is None and not reader.closed
+
+
+def _check_stands(session: SessionPort, reader: Reader, request: messages.Poll) -> None:
+    """Raises AuthorizationFailed, UnknownHandle. A stop closes readers, too: then the poll brings no events."""
+    if not _stands(session, reader, request) and not session.broker.stopped:
+        raise groups.ended(session, request.handle)
 
 
 Part = tuple[str, int, int, int, bytes]
@@ -143,8 +152,7 @@ def _gather(reader: Reader, request: messages.Poll, room: int) -> list[Part]:
 async def _gather_from_disk(session: SessionPort, reader: Reader, request: messages.Poll) -> list[Part]:
     most = min(request.max_bytes, MAX_BYTES, session.read_bytes)
     async with session.reading(most), session.answering(most) as room:
-        if reader.closed and not session.broker.stopped:
-            raise groups.ended(session, request.handle)
+        _check_stands(session, reader, request)
         try:
             return _gather(reader, request, room)
         except BlockingIOError:

@@ -272,14 +272,13 @@ async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned
         )
         cursor = session.add(ScanCursor(scan), grants_of(topic), _kept(request, partitions))
         scan.ended = partial(session.forget, cursor)
-        if (denied := session.revoked(cursor)) is not None:
-            session.forget(cursor)
-            raise denied
     most = min(request.max_bytes, MAX_PAGE_BYTES, session.read_bytes)
     try:
         async with session.reading(most):
             await session.writable()
             await session.pause()  # a page takes some time
+            if (denied := session.revoked(cursor)) is not None:
+                raise denied
             page = await scan.page(request.max_entries, min(most, session.answer_bytes))
     except KrappyError:
         if request.cursor is None:

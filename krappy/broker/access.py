@@ -31,7 +31,7 @@ from krappy.ports.audit import Change
 from krappy.settings.topic_table import Changes
 
 if TYPE_CHECKING:
-    from krappy.broker.authorizer import Authorizer, PrincipalGuard
+    from krappy.broker.authorizer import Authorizer, OpenGrants, PrincipalGuard
     from krappy.broker.broker import LocalBroker
     from krappy.broker.client_quotas import ClientQuotas
     from krappy.broker.groups.groups import GroupCoordinator
@@ -126,9 +126,9 @@ class Access:
         guard = self._guard
         return frozenset(op for op in OPERATIONS[resource] if guard is None or guard.allows(Grant(resource, name, op)))
 
-    def hold(self, grants: Sequence[Grant], end: Callable[[AuthorizationFailed], None]) -> Callable[[], None] | None:
-        """Notes what is in use: `end` is called when it is not allowed any more. Returns a function that removes the
-        note, or None if no note is needed."""
+    def hold(self, grants: Sequence[Grant], end: Callable[[AuthorizationFailed], None]) -> OpenGrants | None:
+        """Notes what is in use: `end` is called when it is not allowed any more. Returns the note, or None if no note
+        is needed."""
         return None if self._guard is None else self._guard.hold(grants, end)
 
     def acls(self, op: Op) -> Authorizer:

@@ -56,12 +56,30 @@ def refusal(principal: Principal, grant: Grant) -> AuthorizationFailed:
 
 
 class OpenGrants:
-    """What a principal was allowed, and uses: `end(error)` is called once it is not allowed any more."""
+    """What a principal was allowed, and uses: `end(error)` is called once it is not allowed any more. Implements
+    `HeldPort`."""
 
-    def __init__(self, principal: Principal, grants: Sequence[Grant], end: Callable[[AuthorizationFailed], None]):
+    __slots__ = ("_authorizer", "end", "grants", "principal", "seen")
+
+    def __init__(
+        self,
+        authorizer: Authorizer,
+        principal: Principal,
+        grants: Sequence[Grant],
+        end: Callable[[AuthorizationFailed], None],
+    ) -> None:
+        self._authorizer = authorizer
         self.principal = principal
         self.grants = grants
         self.end = end
+        self.seen = -1  # the version of the ACLs at the last look
+
+    def look(self) -> None:
+        if self.seen != self._authorizer.seen_version():
+            self._authorizer.look_at(self)
+
+    def release(self) -> None:
+        self._authorizer.release(self)
 
 
 class LentTree(Protocol):
@@ -155,12 +173,19 @@ class Authorizer:
 
     # --- what is open
 
-    def hold(self, opened: OpenGrants) -> Callable[[], None]:
+    def hold(self, opened: OpenGrants) -> None:
         """Looks at it now and after each change of the ACLs. It looks now, since an ACL may have changed before this
-        was opened. Returns a function that ends this."""
+        was opened."""
         self._open[opened] = None
         self._look_at(opened, self.tell_denied)
-        return lambda: self._open.pop(opened, None) and None
+
+    def look_at(self, opened: OpenGrants) -> None:
+        """Looks at it now, unless it has ended."""
+        if opened in self._open:
+            self._look_at(opened, self._tell_ended)
+
+    def release(self, opened: OpenGrants) -> None:
+        self._open.pop(opened, None)
 
     async def follow(self) -> None:
         """Until cancelled, if there is an authorizer."""
@@ -189,6 +214,7 @@ class Authorizer:
     def _look_at(self, opened: OpenGrants, tell: Callable[[Principal, Grant], None]) -> bool:
         """Ends `opened`, only once, if one of its grants is not allowed. Returns whether it did."""
         missing = next((each for each in opened.grants if not self.allows(opened.principal, each)), None)
+        opened.seen = self._version
         if missing is None:
             return False
         self._open.pop(opened, None)
@@ -281,5 +307,7 @@ class PrincipalGuard:
         self._authorizer.tell_denied(self.principal, grant)
         return refusal(self.principal, grant)
 
-    def hold(self, grants: Sequence[Grant], end: Callable[[AuthorizationFailed], None]) -> Callable[[], None]:
-        return self._authorizer.hold(OpenGrants(self.principal, grants, end))
+    def hold(self, grants: Sequence[Grant], end: Callable[[AuthorizationFailed], None]) -> OpenGrants:
+        held = OpenGrants(self._authorizer, self.principal, grants, end)
+        self._authorizer.hold(held)
+        return held

@@ -17,8 +17,9 @@ from krappy.console.pacer import PacedStopwatch, PaidPacer
 from krappy.console.paying import HttpPayer
 from krappy.console.problems import HttpError, Problem, problem_of
 from krappy.errors import AuthorizationFailed, KrappyError
+from krappy.ports import HeldPort
 
-Hold = Callable[[Callable[[AuthorizationFailed], None]], Callable[[], None] | None]
+Hold = Callable[[Callable[[AuthorizationFailed], None]], HeldPort | None]
 KEEP_ALIVE_SECONDS = 15.0
 LOOK_SECONDS = 0.5  # between two looks whether its reader may still see it
 OVER = "the session has ended: log in again"
@@ -75,6 +76,10 @@ class EventStream:
                 return False
             if not self._stands():
                 raise HttpError(401, "NOT_LOGGED_IN", OVER)
+            if held is not None:
+                held.look()
+            if revoked.error is not None:
+                raise revoked.error
             await put(body)
             await self._payer.turn()
             return True
@@ -83,9 +88,9 @@ class EventStream:
             """Sends the last part. No quota delays it."""
             await put(make("problem", problem, None), last=True)
 
+        revoked, held = Revocation(), None
         async with trio.open_nursery() as nursery:
-            revoked = Revocation()
-            release = self._hold(revoked.take)
+            held = self._hold(revoked.take)
             nursery.start_soon(self._keep_alive, put, end, nursery.cancel_scope)
             nursery.start_soon(revoked.end, end, nursery.cancel_scope)
             nursery.start_soon(_watch_for_leaving, receive, nursery.cancel_scope)
@@ -96,8 +101,8 @@ class EventStream:
             except HttpError as refusal:
                 await end(refusal.problem)
             finally:
-                if release is not None:
-                    release()
+                if held is not None:
+                    held.release()
             nursery.cancel_scope.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -121,16 +126,16 @@ class Revocation:
 
     def __init__(self) -> None:
         self._come = trio.Event()
-        self._error: AuthorizationFailed | None = None
+        self.error: AuthorizationFailed | None = None
 
     def take(self, error: AuthorizationFailed) -> None:
-        self._error = error
+        self.error = error
         self._come.set()
 
     async def end(self, end: Any, scope: trio.CancelScope) -> None:
         await self._come.wait()
-        assert self._error is not None
-        await end(problem_of(self._error))
+        assert self.error is not None
+        await end(problem_of(self.error))
         scope.cancel()
 
 

@@ -7,6 +7,7 @@ console, the server and the broker import them from here.
 
 from krappy.ports.access import AccessPort as AccessPort
 from krappy.ports.access import AclsPort as AclsPort
+from krappy.ports.access import HeldPort as HeldPort
 from krappy.ports.broker import BackupBegunPort as BackupBegunPort
 from krappy.ports.broker import BackupHold as BackupHold
 from krappy.ports.broker import BrokerPort as BrokerPort

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
@@ -17,7 +17,7 @@ from krappy.core.security.principal import ANONYMOUS, Principal
 from krappy.core.security.quota import Payer
 from krappy.errors import AuthorizationFailed, Overloaded, UnknownHandle
 from krappy.handlers.handles import Membership, Revoked
-from krappy.ports import AccessPort, BrokerPort, LoginPort, PacedPort, Registered, SessionFacts
+from krappy.ports import AccessPort, BrokerPort, HeldPort, LoginPort, PacedPort, Registered, SessionFacts
 from krappy.server.budget import FAIR
 from krappy.settings.listeners import NATIVE
 
@@ -126,7 +126,7 @@ class Session(Identified):
         address: str = "",
         listener: str = NATIVE,
     ) -> None:
-        self._releases: dict[int, Callable[[], None]] = {}  # by handle: ends `hold` of its grants, with an authorizer
+        self._held: dict[int, HeldPort] = {}  # by handle, with an authorizer
         self._grants: dict[int, Sequence[Grant]] = {}  # the grants of these handles
         super().__init__(broker, peer, client.rpartition(":")[0], listener)
         self.max_frame = max_frame
@@ -173,8 +173,13 @@ class Session(Identified):
         return handle
 
     def _hold(self, handle: int, grants: Sequence[Grant]) -> None:
-        if (release := self.access.hold(grants, partial(self._revoke, handle))) is not None:
-            self._releases[handle], self._grants[handle] = release, grants
+        if (held := self.access.hold(grants, partial(self._revoke, handle))) is not None:
+            self._held[handle], self._grants[handle] = held, grants
+
+    def _look_at(self, handle: int) -> None:
+        """Before it is used: its grants may not have been looked at since ACLs changed."""
+        if (held := self._held.get(handle)) is not None:
+            held.look()
 
     @contextmanager
     def standing_on(self, grants: Sequence[Grant]) -> Iterator[None]:
@@ -187,12 +192,13 @@ class Session(Identified):
             scope.cancel()
 
         with trio.CancelScope() as scope:
-            release = access.hold(grants, end)
+            held = access.hold(grants, end)
             try:
                 yield
             finally:
-                if release is not None:
-                    release()
+                if held is not None:
+                    held.look()
+                    held.release()
         if denied is not None:
             raise denied
         for each in grants if self.access is not access else ():  # the peer has logged in anew meanwhile
@@ -204,12 +210,14 @@ class Session(Identified):
             self._hold(handle, grants)
 
     def registration(self, handle: int) -> Registered:
+        self._look_at(handle)
         found = self.handles.get(handle)
         if found is None:
             raise UnknownHandle(f"handle {handle} is not registered on this connection", handle=handle)
         return found
 
     def find(self, handle: int, kind: type[T]) -> T:
+        self._look_at(handle)
         found = self.handles.get(handle)
         if isinstance(found, kind):
             return found
@@ -232,6 +240,7 @@ class Session(Identified):
             self.remove(handle)
 
     def revoked(self, handle: int) -> AuthorizationFailed | None:
+        self._look_at(handle)
         found = self.handles.get(handle)
         return found.error if isinstance(found, Revoked) else None
 
@@ -246,8 +255,8 @@ class Session(Identified):
 
     def _release(self, handle: int) -> None:
         self._grants.pop(handle, None)
-        if (release := self._releases.pop(handle, None)) is not None:
-            release()
+        if (held := self._held.pop(handle, None)) is not None:
+            held.release()
 
     def describe(self) -> SessionFacts:
         """The connection's registrations; the native protocol has no client id."""
@@ -256,7 +265,7 @@ class Session(Identified):
     def close(self) -> None:
         """Closes all registrations; more than a few members of groups in several turns."""
         self.closed = True
-        for handle in list(self._releases):
+        for handle in list(self._held):
             self._release(handle)
         handles, self.handles = list(self.handles.values()), {}
         self._allowance.used -= sum(self._further.values())

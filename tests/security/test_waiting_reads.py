@@ -14,11 +14,13 @@ import trio
 from trio.testing import trio_test, wait_all_tasks_blocked
 
 from krappy import arrow_layout
+from krappy.broker.authorizer import Authorizer
+from krappy.broker.broker import LocalBroker
 from krappy.console import events
 from krappy.core.security.acl import Acl, Pattern, Permission
 from krappy.core.security.operations import Op, Resource
 from krappy.core.security.principal import Principal
-from krappy.errors import TopicAuthorizationFailed
+from krappy.errors import AuthorizationFailed, TopicAuthorizationFailed
 from krappy.handlers.kafka.fetch import fetch as kafka_fetch
 from krappy.handlers.native import registry
 from krappy.records import batch
@@ -30,6 +32,11 @@ from tests.broker.engine import running
 from tests.kafka.raw import fetch as fetch_body
 from tests.security.guarded import Guarded, rule
 
+WRITE = Acl(Resource.TOPIC, Pattern.LITERAL, "t", "User:eve", "*", Op.WRITE, Permission.ALLOW)
+MEMBER = [  # of the group g, whose dead letters go to t.g.dead
+    Acl(Resource.GROUP, Pattern.LITERAL, "g", "User:eve", "*", Op.READ, Permission.ALLOW),
+    Acl(Resource.TOPIC, Pattern.PREFIXED, "t.g", "User:eve", "*", Op.ALL, Permission.ALLOW),
+]
 ALLOW = Acl(Resource.TOPIC, Pattern.LITERAL, "t", "User:eve", "*", Op.READ, Permission.ALLOW)
 BODY_AT = 15  # where the body begins in a request without a client id
 COLUMN = arrow_layout.binary([b"k"])
@@ -208,3 +215,102 @@ def test_a_page_that_waited_for_others_is_not_told(guarded: Guarded, monkeypatch
         answer = asked.result(30)
     assert answer.status_code == 403, answer.text
     assert answer.json()["code"] == "TOPIC_AUTHORIZATION_FAILED"
+
+
+class Held:
+    """What eve has open at a broker, behind so much else that a review of the ACLs does not come to it."""
+
+    def __init__(self, broker: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.broker = broker
+        self.session = native_session(broker)
+        self.session.principal = Principal(name="eve")
+
+        async def review(_: Authorizer) -> None:
+            broker.authorizer.seen_version()
+            for signal in broker.authorizer.signals:
+                signal.fire()
+
+        monkeypatch.setattr(Authorizer, "_review", review)
+
+    async def refused(self, request: Any) -> None:
+        with pytest.raises(AuthorizationFailed):
+            await asked(self.session, request)
+
+
+@asynccontextmanager
+async def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Held]:
+    async with running(tmp_path, authorizer="acl", super_users="User:ada") as broker:
+        topic, _ = await broker.create_topic("t", 1, {})
+        for value in (b"1", b"2"):
+            await topic.led(0).publish(batch.encode([value], [value], timestamps=1_000)).wait()
+        await broker.authorizer.add([ALLOW, WRITE, *MEMBER])
+        made = Held(broker, monkeypatch)
+        with trio.fail_after(30):
+            yield made
+
+
+@trio_test
+async def test_what_is_open_gives_nothing_although_it_was_not_reviewed_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user who had 100,000 readers could poll the last of them for 12 seconds."""
+    async with held(tmp_path, monkeypatch) as eve:
+        reader = (await asked(eve.session, m.ConsumerRegistration(["t"]))).handle
+        member = (await asked(eve.session, m.ConsumerRegistration(["t"], "g"))).handle
+        cursor = (await asked(eve.session, m.Scan("t", max_entries=1))).cursor
+        writer = (await asked(eve.session, m.ProducerRegistration("t"))).handle
+        assert cursor is not None
+        await eve.broker.authorizer.remove([ALLOW, WRITE])
+        for handle in (reader, member):
+            await eve.refused(m.Poll(handle))
+        await eve.refused(m.Scan(cursor=cursor))
+        with pytest.raises(TopicAuthorizationFailed):
+            registry().served[m.Message][0](eve.session, m.Message(writer, b"3"))
+        assert eve.broker.groups.describe("g")["members"] == []
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+@trio_test
+async def test_a_poll_that_waits_gives_nothing_although_it_was_not_reviewed_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str | None
+) -> None:
+    async with held(tmp_path, monkeypatch) as eve:
+        handle = (await asked(eve.session, m.ConsumerRegistration(["t"], group, start="latest"))).handle
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(eve.refused, m.Poll(handle, max_wait=60_000))
+            await wait_all_tasks_blocked()
+            await eve.broker.authorizer.remove([ALLOW])
+            await eve.broker.topics["t"].led(0).publish(record(b"new")).wait()
+
+
+@trio_test
+async def test_a_wait_gives_nothing_although_it_was_not_reviewed_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with held(tmp_path, monkeypatch) as eve, trio.open_nursery() as nursery:
+        nursery.start_soon(eve.refused, m.Get("t", b"k", min_offset=2))
+        await wait_all_tasks_blocked()
+        await eve.broker.authorizer.remove([ALLOW])
+        await eve.broker.topics["t"].led(0).publish(record(b"new")).wait()
+
+
+@pytest.mark.parametrize("path", ["tail", "watch"])
+def test_a_live_page_shows_nothing_although_it_was_not_reviewed_yet(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    async def review(_: Authorizer) -> None:
+        await trio.lowlevel.checkpoint()
+
+    topic = f"live-{path}"
+    guarded.admin.make(topic)
+    guarded.admin.produce(topic, record(b"old"))
+    guarded.allow(rule(Resource.TOPIC, topic, Op.READ))
+    with guarded.web() as web, web.live(f"/topics/{topic}/{path}") as events:
+        while next(events).event not in ("start", "end_of_snapshot"):
+            pass
+        monkeypatch.setattr(Authorizer, "_review", review)
+        guarded.take_away()
+        guarded.admin.produce(topic, record(b"new"))
+        told = next(events)
+        assert told.event == "problem"
+        assert told.data["code"] == "TOPIC_AUTHORIZATION_FAILED"
