@@ -68,10 +68,6 @@ class Audit:
         return any(each.failing for each in self._backlogs)
 
     @property
-    def _waiting(self) -> int:
-        return sum(map(len, self._backlogs))
-
-    @property
     def lost(self) -> int:
         return sum(each.lost for each in self._backlogs)
 
@@ -204,31 +200,36 @@ class Audit:
         """Until cancelled. Then what waits for a file is written; what can't be written goes to the broker's own
         log."""
         try:
-            while self.on:
-                await wait_any([self._come], lambda: bool(self._waiting), DUE_S)
-                for place, trail in enumerate(self._trails):
-                    for facts in trail.due(time.monotonic()):
-                        self._write(facts, place)
-                if self._waiting:
-                    await trio.sleep(FLUSH_S if await self._flush(write_topic) else AGAIN_S)
+            async with trio.open_nursery() as nursery:
+                for place in range(len(self._backlogs) if self.on else 0):
+                    nursery.start_soon(self._run, place, self._writer(write_topic, place))
         finally:
             for place, backlog in enumerate(self._backlogs):
                 for line in backlog.end(None if self._files is None else self._files[place]):
                     self._runtime.report("audit_unwritten", line=line)
 
+    async def _run(self, place: int, write: Callable[[Sequence[str]], Any]) -> None:
+        """Each place is written by itself: a partition whose leader hangs keeps the other one from nothing."""
+        backlog = self._backlogs[place]
+        while True:
+            await wait_any([self._come], lambda: len(backlog) > 0, DUE_S)
+            for facts in self._trails[place].due(time.monotonic()):
+                self._write(facts, place)
+            if len(backlog):
+                await trio.sleep(FLUSH_S if await backlog.flush(write) else AGAIN_S)
+
     async def finish(self, write_topic: Write) -> None:
         """Writes the lines that wait for a topic, while it can be written to. Takes `FINISH_S` at most."""
-        with trio.move_on_after(FINISH_S):
-            while self._files is None and self._waiting:
-                if not await self._flush(write_topic):
+
+        async def finish(place: int) -> None:
+            while len(self._backlogs[place]):
+                if not await self._backlogs[place].flush(self._writer(write_topic, place)):
                     await trio.sleep(FLUSH_S)
 
-    async def _flush(self, write_topic: Write) -> bool:
-        """Writes some of the lines that wait. False if a write has failed."""
-        done = True
-        for place, backlog in enumerate(self._backlogs):
-            done &= await backlog.flush(self._writer(write_topic, place))
-        return done
+        with trio.move_on_after(FINISH_S):
+            async with trio.open_nursery() as nursery:
+                for place in range(len(self._backlogs) if self._files is None else 0):
+                    nursery.start_soon(finish, place)
 
     def _writer(self, write_topic: Write, place: int) -> Callable[[Sequence[str]], Any]:
         if self._files is None:

@@ -9,10 +9,13 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+import trio
+from trio.testing import trio_test
 
 from krappy import errors
 from krappy.broker import audit as audit_module
@@ -298,6 +301,30 @@ def test_a_file_that_can_not_be_turned_ends_no_other_file(tmp_path: Path, monkey
         audit_backlog.append(tmp_path / "audit", ["{}" * 10])
     assert len(closed) == len(set(closed))
     assert (tmp_path / "audit").read_text() == "{}\n"
+
+
+@trio_test
+async def test_failed_logins_whose_partition_hangs_keep_no_other_line_from_being_written() -> None:
+    """Anybody can cause them."""
+    written: list[str] = []
+
+    async def write(lines: Sequence[str], place: int) -> None:
+        if place == audit_module.FAILURES:
+            await trio.sleep_forever()
+        written.extend(lines)
+
+    config: Any = SimpleNamespace(audit_sink=f"topic:{TOPIC}", audit_allowed="none")
+    lender: Any = SimpleNamespace(config=config, report=lambda *_, **__: None)
+    audit = audit_module.Audit(lender)
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(audit.run, write)
+            for number in range(3):
+                audit.failed("PLAIN", "10.0.0.1", "ada", "a wrong password")
+                audit.changed("topic", f"t{number}", None, {})
+                while len(written) <= number:
+                    await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
 
 
 # --- a stop, and a log level
