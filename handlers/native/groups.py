@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -14,6 +15,7 @@ from krappy.handlers.native.starts import check_start
 from krappy.handlers.registry import serves
 from krappy.handlers.waits import bounded_ms
 from krappy.ports import AccessPort, GroupFacts, MemberPort, Ranges, SessionPort
+from krappy.ports.audit import asked_for
 from krappy.types import dead_letter_topic, text_id
 from krappy.waiting import Later
 from krappy.wire import messages
@@ -228,12 +230,13 @@ async def reset_group(session: SessionPort, request: messages.ResetGroup) -> mes
     else:
         topics = {topic for topic, _, _ in coordinator.positions(request.group)}
         session.access.check_topics(topics, Op.READ, "the group")
-    moved = await coordinator.reset(
-        request.group,
-        request.topic,
-        request.partitions,
-        request.start,
-        request.start_at,
-        dry_run=request.dry_run,
-    )
+    with nullcontext() if request.owner is None or not session.is_broker else asked_for(request.owner):
+        moved = await coordinator.reset(
+            request.group,
+            request.topic,
+            request.partitions,
+            request.start,
+            request.start_at,
+            dry_run=request.dry_run,
+        )
     return messages.GroupReset(moved)

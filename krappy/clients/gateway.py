@@ -198,9 +198,10 @@ class GatewayGroups:
         start_at: int | None,
         *,
         dry_run: bool,
+        owner: str,
     ) -> list[tuple[str, int, int, int]]:
         some = None if partitions is None else list(partitions)
-        request = messages.ResetGroup(name, topic, some, start, start_at, dry_run)
+        request = messages.ResetGroup(name, topic, some, start, start_at, dry_run, owner)
         return (await ask_coordinator(await self._router(), request, messages.GroupReset)).positions
 
     async def delete(self, name: str) -> None:

@@ -4,12 +4,13 @@ the other one knows only that a broker asks."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from krappy.console.api import Call
 from krappy.core.security.audit import positions
 from krappy.ports import GatewayGroupsPort, GatewayPort, Range
-from krappy.ports.audit import AuditPort
+from krappy.ports.audit import AuditPort, whose
 
 NATIVE = ("shared", "positions")  # kinds of groups of the native protocol
 
@@ -33,11 +34,12 @@ class ToldGroups:
         self._audit, self._groups = audit, groups
 
     async def reset(self, name: str, *where: Any, dry_run: bool) -> list[Range]:
-        """As `GatewayGroupsPort.reset`."""
+        """As `GatewayGroupsPort.reset`, for the user who asks."""
+        reset = partial(self._groups.reset, name, *where, owner=whose())
         if dry_run:
-            return await self._groups.reset(name, *where, dry_run=True)
+            return await reset(dry_run=True)
         with self._audit.change("positions", [name], elsewhere=True) as told:
-            moved = await self._groups.reset(name, *where, dry_run=False)
+            moved = await reset(dry_run=False)
             told.before[name] = positions(row[:3] for row in moved)
             told.after[name] = positions((*row[:2], row[3]) for row in moved)
         return moved

@@ -67,7 +67,10 @@ class GatewayGroupsPort(Protocol):
         start_at: int | None,
         *,
         dry_run: bool,
-    ) -> list[Range]: ...
+        owner: str,
+    ) -> list[Range]:
+        """`owner`: for whom it counts (`krappy.ports.audit.whose`)."""
+
     async def delete(self, name: str) -> None: ...
 
 

@@ -120,6 +120,10 @@ class SessionPort(PacedPort, Protocol):
         """Who pays for what is asked here."""
 
     @property
+    def is_broker(self) -> bool:
+        """Whether it is another broker."""
+
+    @property
     def broker(self) -> BrokerPort: ...
     def add(self, registration: Registered, grants: Sequence[Grant], kept: int = 0) -> int:
         """A handle for a registration, which is closed with the connection, or when one of the `grants` that it stands

@@ -14,14 +14,19 @@ from krappy.cluster.inter_broker import InterBroker
 from krappy.cluster.share_peers import SharePeers
 from krappy.cluster.transaction_peers import TransactionPeers
 from krappy.core.cluster.image import Image
+from krappy.core.kafka.offset import Offset
+from krappy.core.security.acl import Acl, Pattern, Permission
+from krappy.core.security.operations import Op, Resource
 from krappy.core.security.principal import Principal
 from krappy.errors import KrappyError, Overloaded
 from krappy.handlers.kafka import registry
+from krappy.handlers.native import registry as native_registry
 from krappy.ports import PartitionId
 from krappy.ports.audit import ASKED, AskedFor
-from krappy.testing.sessions import kafka_session
+from krappy.testing.sessions import kafka_session, native_session
 from krappy.types import TopicPartition
 from krappy.waiting import Later
+from krappy.wire import messages as m
 from krappy.wire.kafka import (
     RANGES,
     ApiKey,
@@ -108,6 +113,36 @@ async def test_what_one_user_has_in_share_groups_leaves_room_to_others(tmp_path:
         await broker.groups.commit("his", [("t", 0, 0)])
         await peers.begin(1, "his-too")
         assert set(broker.groups.room.places._of) == {"User:eve", "User:bob"}
+
+
+@pytest.mark.parametrize("who", ["broker", "eve"])
+@trio_test
+async def test_a_group_that_is_reset_at_another_broker_counts_for_who_asked_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """The console of each broker resets groups. But only a broker may say for whom."""
+    everything = [
+        Acl(kind, Pattern.LITERAL, "*", "User:eve", "*", Op.ALL, Permission.ALLOW)
+        for kind in (Resource.TOPIC, Resource.GROUP)
+    ]
+    async with running(tmp_path, authorizer="acl", super_users="User:broker") as broker:
+        await broker.authorizer.add(everything)
+        await broker.create_topic("t", 9, {})
+        session = native_session(broker)
+        session.principal, session.says_broker = Principal(name=who, mechanism="PLAIN"), True
+        asks("ada")
+        await broker.groups.commit("g", [("t", 0, 0)])
+        await broker.kafka_groups.offsets.commit_as(
+            "k", "", -1, None, {("t", 0): Offset(0, -1, "", 0)}, version=8
+        ).wait()
+        asks(who)
+        monkeypatch.setattr(broker, "in_cluster", True)
+        for group in ("g", "k"):
+            reset: Any = native_registry().served[m.ResetGroup][0]
+            await reset(session, m.ResetGroup(group, "t", owner="User:bob"))
+        found = "User:bob" if who == "broker" else "User:eve"
+        assert broker.groups.room.places._of == {"User:ada": 2, found: 8}
+        assert set(broker.kafka_groups.offsets._memory._of) == {found}
 
 
 @trio_test

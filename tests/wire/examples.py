@@ -143,6 +143,7 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
             "start": "earliest",
             "start_at": None,
             "dry_run": False,
+            "owner": None,
         },
     ),
     ("GroupReset", {"id": 1, "positions": [["users", 0, 42, 0]]}),

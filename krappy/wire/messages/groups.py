@@ -78,6 +78,7 @@ class ResetGroup(Request, kind=24):
     start: Start = "earliest"  # the new floor
     start_at: I64 | None = None  # the number that `start` needs
     dry_run: bool = False  # answers what it would do, and changes nothing
+    owner: str | None = None  # if a broker of the cluster asks: the user for whom, in whose limits it counts
 
 
 class GroupReset(Answer, kind=24):
