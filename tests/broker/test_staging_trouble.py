@@ -14,6 +14,7 @@ from trio.testing import trio_test
 
 from krappy.broker.staging import staging
 from krappy.broker.staging.keeping import LocalJobs
+from krappy.broker.staging.live_job import LiveJob
 from krappy.broker.staging.publication import Publication
 from krappy.broker.staging.staged_attempt import StagedAttempt
 from krappy.broker.upkeep import room
@@ -457,6 +458,33 @@ async def test_attempts_that_begin_together_are_counted_before_they_are_durable(
             with pytest.raises(StorageError):
                 await begin(broker, "his")
         assert (held._jobs.total, held._attempts.total) == (4, 4)
+
+
+@trio_test
+async def test_the_jobs_of_one_user_that_can_not_be_published_keep_no_other_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those for a topic whose leader is away."""
+    async with running(tmp_path, authorizer="acl") as broker:
+        partition = await made(broker)
+        carry_out, there = broker.staging.publisher.carry_out, trio.Event()
+
+        async def hang(live: LiveJob, owner: Any) -> None:
+            if live.job.name.startswith("hers"):
+                await there.wait()
+            await carry_out(live, owner)
+
+        monkeypatch.setattr(broker.staging.publisher, "carry_out", hang)
+        asks("eve")
+        for number in range(10):
+            task = await (await begin(broker, f"hers-{number}")).write("a")
+            await broker.staging.commit(f"hers-{number}", [await task.seal()], 0)
+        asks("bob")
+        task = await (await begin(broker, "his")).write("b")
+        with trio.fail_after(10):
+            await commit(broker, "his", await task.seal())
+        assert await values(partition) == [b"his:b"]
+        there.set()
 
 
 async def _refuse(*_: object) -> None:

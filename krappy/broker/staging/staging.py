@@ -18,8 +18,6 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import trio
-
 from krappy.broker.owned_memory import OwnedMemory
 from krappy.broker.staging.keeping import JobKeeper, JobTerm, KeptJob
 from krappy.broker.staging.live_job import LiveJob
@@ -43,6 +41,7 @@ from krappy.errors import (
 from krappy.ports import StagedJobRow, StageOpened
 from krappy.ports.audit import whose
 from krappy.store.staging import StagedFiles
+from krappy.turns import UserTurns
 from krappy.waiting import Signal, wait_any
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
 
 MAX_JOBS = 10_000  # jobs that are not over
 MAX_ATTEMPTS = 50_000  # attempts of all jobs together
-PUBLISHING = 4  # jobs that are published at a time
+PUBLISHING = 8  # jobs that are published at a time, half of them of one user
 RETRY_S = 1.0  # seconds of pause after a try that failed
 LONGEST_S = 30.0  # the longest pause, while each try begins anew
 
@@ -83,7 +82,7 @@ class StagingCoordinator:
         fair = runtime.config.authorizes
         self._jobs, self._attempts = OwnedMemory(MAX_JOBS, fair=fair), OwnedMemory(MAX_ATTEMPTS, fair=fair)
         self.bytes = OwnedMemory(runtime.config.staging_bytes, fair=fair)
-        self._slots = trio.Semaphore(PUBLISHING)
+        self._slots = UserTurns(PUBLISHING)
         self._at_work = 0
         self._settled = Signal()
 
@@ -426,7 +425,7 @@ class StagingCoordinator:
         pause = RETRY_S
         while not self._turns.closed:
             try:
-                async with self._slots:
+                async with self._slots.one(live.owner):
                     live.term.check(live.job.name)
                     await self.publisher.carry_out(live, self)
                 return
