@@ -93,7 +93,7 @@ LAYERS = [
     Layer(
         "cluster",
         ["cluster"],
-        [*VALUES, "core", "wire", "waiting", "ports", "tls"],
+        [*VALUES, "core", "wire", "waiting", "ports", "tls", "turns"],
         {"trio"},
         (SOCKETS | FILES | PROCESSES | CLOCK | CHANCE) - {"random", "secrets", "ssl"},
     ),

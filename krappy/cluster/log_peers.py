@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from krappy.cluster.followed import named_code
 from krappy.cluster.inter_broker import InterBroker
-from krappy.cluster.peer_links import PeerLinks
+from krappy.cluster.peer_links import TOGETHER, PeerLinks
 from krappy.cluster.peers import LARGEST, Message, PeerLink
 from krappy.cluster.share_peers import SharePeers
 from krappy.cluster.transaction_peers import PATIENCE_S, TransactionPeers
@@ -56,7 +56,9 @@ class LogPeers(TransactionPeers, SharePeers):
         SharePeers.__init__(self, image, way)
         most = LARGEST_ANSWER + largest_batch
         self._news = PeerLinks(image, way, "krappy-group-news", timeout_s=PATIENCE_S, largest=most)
-        self._reads = PeerLinks(image, way, "krappy-group-reads", timeout_s=PATIENCE_S, largest=most)
+        self._reads = PeerLinks(
+            *(image, way, "krappy-group-reads"), timeout_s=PATIENCE_S, largest=most, together=TOGETHER
+        )
         self._events = PeerLinks(image, way, "krappy-events", timeout_s=PATIENCE_S)
         self._staged = PeerLinks(image, way, "krappy-staged", timeout_s=STAGED_PATIENCE_S)
 

@@ -10,6 +10,9 @@ from krappy.cluster.peers import LARGEST, TIMEOUT_S, PeerLink
 from krappy.cluster.streams import Address
 from krappy.core.cluster.image import Image
 
+TOGETHER = 4  # requests for users on a link where another broker serves them one by one
+MANY = 64  # on a link where it serves them together
+
 
 class PeerLinks:
     def __init__(
@@ -20,17 +23,22 @@ class PeerLinks:
         *,
         timeout_s: float = TIMEOUT_S,
         largest: int = LARGEST,
+        together: int | None = None,
     ) -> None:
-        """`largest`: bytes of an answer."""
+        """`largest`: bytes of an answer. `together`: as for `PeerLink`."""
         self._image, self._way = image, way
         self._client_id, self._timeout_s, self._largest = client_id, timeout_s, largest
+        self._together = together
         self._links: dict[int, PeerLink] = {}
 
     def to(self, broker: int) -> PeerLink:
         if broker not in self._links:
             where = partial(self._address, broker)
             self._links[broker] = PeerLink(
-                where, self._client_id, self._way, timeout_s=self._timeout_s, largest=self._largest
+                *(where, self._client_id, self._way),
+                timeout_s=self._timeout_s,
+                largest=self._largest,
+                together=self._together,
             )
         return self._links[broker]
 

@@ -5,6 +5,8 @@
 - The connection is made when the first request needs it. Whatever goes wrong with one request ends it, and then nobody
   knows what became of the other requests: all of them fail, and the next request makes a new connection. Nothing is
   sent twice.
+- Where users share a link, they take turns (`together`): else a user whose work needs many requests would keep those of
+  all others waiting, as another broker serves most kinds of them one by one.
 - The longer a broker does not answer, the longer the pause before the next connection.
 - Both brokers may have different software. So a connection begins with ApiVersions, and each request is asked in the
   highest version that both know.
@@ -32,6 +34,8 @@ from krappy.errors import (
     ProtocolError,
     RequestTimeout,
 )
+from krappy.ports.audit import whose
+from krappy.turns import UserTurns
 from krappy.wire.kafka import RANGES, ApiKey, decode_response, encode_request
 from krappy.wire.mistaken import spoken
 
@@ -56,9 +60,13 @@ class PeerLink:
         *,
         timeout_s: float = TIMEOUT_S,
         largest: int = LARGEST,
+        together: int | None = None,
     ) -> None:
+        """`together`: how many requests are asked at the same time, of one user as many as are left for others; None:
+        any number."""
         self._address, self._client_id, self._way = address, client_id, way
         self._timeout_s, self._largest = timeout_s, largest
+        self._turns = None if together is None else UserTurns(together)
         self._sending = trio.StrictFIFOLock()
         self._connection: _Connection | None = None
         self._pause = 0.0  # seconds before the next attempt to connect
@@ -77,11 +85,22 @@ class PeerLink:
 
         `least`: the lowest version that will do. `held_s`: how long the broker may wait before it answers. `begun()` is
         called when the first part of the answer is there. A cancelled request ends the connection, and so the broker
-        does not wait any longer.
+        does not wait any longer. But where users take turns it goes on until it is answered: a user who leaves would
+        end the requests of others, too.
 
         Raises ConnectionLost and RequestTimeout, and ProtocolError for an answer that can't be understood, or a broker
         that does not know the request. The request may have been done nevertheless.
         """
+        if self._turns is None:
+            return await self._ask(api_key, body, least, held_s, begun)
+        async with self._turns.one(whose()):
+            with trio.CancelScope(shield=True):
+                answer = await self._ask(api_key, body, least, held_s, begun)
+        return answer
+
+    async def _ask(
+        self, api_key: ApiKey, body: Mapping[str, Any], least: int, held_s: float, begun: Callable[[], object]
+    ) -> Message:
         async with self._sending:
             connection = self._connection
             if connection is None or connection.is_over:

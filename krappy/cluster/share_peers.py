@@ -7,7 +7,7 @@ from typing import Any
 
 from krappy.cluster.followed import named_code
 from krappy.cluster.inter_broker import InterBroker
-from krappy.cluster.peer_links import PeerLinks
+from krappy.cluster.peer_links import MANY, TOGETHER, PeerLinks
 from krappy.cluster.peers import Message
 from krappy.core.cluster.image import Image
 from krappy.core.kafka.faults import Fault, Refused
@@ -32,8 +32,8 @@ class SharePeers:
     """Implements `SharePeersPort`."""
 
     def __init__(self, image: Callable[[], Image], way: InterBroker) -> None:
-        self._states = PeerLinks(image, way, "krappy-share-states", timeout_s=PATIENCE_S)
-        self._asked = PeerLinks(image, way, "krappy-share-groups", timeout_s=PATIENCE_S)
+        self._states = PeerLinks(image, way, "krappy-share-states", timeout_s=PATIENCE_S, together=MANY)
+        self._asked = PeerLinks(image, way, "krappy-share-groups", timeout_s=PATIENCE_S, together=TOGETHER)
 
     async def begin(self, broker: int, name: str) -> None:
         body = {"group_id": name, "topics": [], "owner": whose()}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from krappy.cluster.followed import named_code
 from krappy.cluster.inter_broker import InterBroker
-from krappy.cluster.peer_links import PeerLinks
+from krappy.cluster.peer_links import TOGETHER, PeerLinks
 from krappy.cluster.peers import Message
 from krappy.core.cluster.image import Image
 from krappy.errors import (
@@ -42,7 +42,7 @@ class TransactionPeers:
 
     def __init__(self, image: Callable[[], Image], way: InterBroker) -> None:
         self._markers = PeerLinks(image, way, "krappy-markers", timeout_s=PATIENCE_S)
-        self._questions = PeerLinks(image, way, "krappy-verification", timeout_s=PATIENCE_S)
+        self._questions = PeerLinks(image, way, "krappy-verification", timeout_s=PATIENCE_S, together=TOGETHER)
 
     async def write_markers(
         self, broker: int, end: TransactionEnd, partitions: Sequence[TopicPartition]

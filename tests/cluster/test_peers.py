@@ -15,6 +15,7 @@ import trio.testing
 from krappy.cluster.peers import LONGEST_PAUSE_S, PeerLink
 from krappy.errors import ConnectionLost, FrameTooLarge, KrappyError, ProtocolError, RequestTimeout
 from krappy.wire.kafka import RANGES, ApiKey, encode_response
+from tests.broker.engine import asks
 from tests.cluster.replication import Listener, MemoryBroker, MemoryLeader, MemoryTopic, Message, listening
 
 ID = bytes(16)
@@ -101,6 +102,64 @@ def test_a_cancelled_request_ends_the_connection_and_the_next_makes_another() ->
             assert (await link.ask(ApiKey.FETCH, asking(2)))["session_id"] == 2
             assert trio.current_time() - begun < 5
             assert listener.connections == 2
+
+    trio.run(main)
+
+
+def test_the_requests_of_one_user_keep_nobody_elses_waiting() -> None:
+    """The listener answers one after the other."""
+
+    async def main() -> None:
+        async with linked(together=4) as (listener, link):
+            answered: list[str] = []
+
+            async def hear(request: Message) -> None:
+                await trio.sleep(0.01)
+
+            async def ask(user: str) -> None:
+                asks(user)
+                await link.ask(ApiKey.FETCH, asking())
+                answered.append(user)
+
+            listener.hears = hear
+            async with trio.open_nursery() as nursery:
+                for _ in range(50):
+                    nursery.start_soon(ask, "eve")
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(ask, "bob")
+            assert answered.index("bob") <= 5
+
+    trio.run(main)
+
+
+def test_a_user_who_leaves_ends_no_request_of_another() -> None:
+    async def main() -> None:
+        async with linked(together=4) as (listener, link):
+            numbered(listener)
+            may_answer, found = trio.Event(), list[int]()
+
+            async def hear(request: Message) -> None:
+                await may_answer.wait()
+
+            async def bob() -> None:
+                asks("bob")
+                found.append((await link.ask(ApiKey.FETCH, asking(2)))["session_id"])
+
+            async def eve(task_status: trio.TaskStatus[trio.CancelScope]) -> None:
+                asks("eve")
+                with trio.CancelScope() as scope:
+                    task_status.started(scope)
+                    await link.ask(ApiKey.FETCH, asking(1))
+
+            listener.hears = hear
+            async with trio.open_nursery() as nursery:
+                leaving = await nursery.start(eve)
+                nursery.start_soon(bob)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                leaving.cancel()
+                may_answer.set()
+            assert found == [2]
+            assert listener.connections == 1
 
     trio.run(main)
 
