@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from krappy.core.staging import Job, JobState, PublishedPart, StagedTask
-from krappy.errors import CorruptBatch, StorageError
+from krappy.errors import CorruptBatch, StorageError, UnknownStaging
 from krappy.records import batch as batches
 from krappy.records.batch import CRC_START, BatchHeader
 from krappy.store.disk import NO_DESCRIPTOR, NOT_OPENED, OS_DISK, Buffer, Disk
@@ -89,11 +89,13 @@ class StagedFiles:
 
     def append(self, id: str, position: int, parts: Sequence[Buffer]) -> None:
         """Writes at the end of the file, which is `position`; at 0 the file is created. All or nothing; not durable
-        yet."""
+        yet. Raises UnknownStaging if what was staged before is lost."""
         path = self._path(id)
         try:
             file = self._disk.open(path, write=True, create=not position)
             try:
+                if (size := file.size()) < position:
+                    raise UnknownStaging(f"{self._shorter(path, size, position)}, so stage it again")
                 file.write(parts, position)
             except OSError:
                 file.truncate(position)  # a partial write would hold room on a full disk
@@ -103,20 +105,25 @@ class StagedFiles:
         except OSError as error:
             raise StorageError(f"staging to {path}: {error}") from error
 
-    def sync(self, id: str) -> None:
-        """Makes the file, as it is now, and its name durable. Raises SyncFailed when that can't succeed any more,
+    def sync(self, id: str, size: int) -> None:
+        """Makes the file, of this size, and its name durable. Raises SyncFailed when that can't succeed any more,
         StorageError when it may be tried again: a file descriptor is missing, or the folder."""
         path = self._path(id)
         try:
             file = self._disk.open(path)
             try:
                 file.fdatasync()
+                if (there := file.size()) < size:
+                    raise SyncFailed(self._shorter(path, there, size))
             finally:
                 file.close()
             self._disk.fsync_dir(self.folder)
         except OSError as error:
             kind = StorageError if self._may_succeed(error) else SyncFailed
             raise kind(f"staging to {path}: {error}") from error
+
+    def _shorter(self, path: Path, size: int, wanted: int) -> str:
+        return f"{path} has {size} bytes of {wanted}: it was replaced"
 
     def _may_succeed(self, error: OSError) -> bool:
         """Whether it is tried again, since nothing is wrong with the file: there was no file descriptor, or the whole

@@ -353,6 +353,28 @@ async def test_a_sync_that_failed_is_not_tried_again(
         await until(lambda: broker.staging.bytes.total == 0)
 
 
+@pytest.mark.parametrize("goes_on", [False, True], ids=["and it is sealed", "and more is staged"])
+@trio_test
+async def test_a_file_that_was_replaced_by_an_earlier_copy_of_it_is_not_sealed(tmp_path: Path, goes_on: bool) -> None:
+    """What follows would be written behind a hole, and the seal would promise what can't be published."""
+    async with running(tmp_path) as broker:
+        await made(broker, "t", 1)
+        task = await (await begin(broker, "j")).write("a")
+        [file] = files(tmp_path)
+        copy = (tmp_path / "staging" / file).read_bytes()
+        await task.write("b")
+        (tmp_path / "staging" / file).write_bytes(copy)
+        if goes_on:
+            with pytest.raises(UnknownStaging, match="stage it again"):
+                await task.write("c")
+        with pytest.raises(SyncFailed, match="it was replaced"):
+            await task.seal()
+        with pytest.raises(UnknownStaging, match="stage it again"):
+            await task.seal()
+        anew = await (await begin(broker, "j", attempt="2")).write("a", "b")
+        assert (await commit(broker, "j", await anew.seal())).state is JobState.COMMITTED
+
+
 @trio_test
 async def test_a_seal_and_a_commit_wait_for_a_folder_that_is_away(tmp_path: Path) -> None:
     """The folder is unmounted, say, and comes back as it was. But a file that is then missing in it is lost."""

@@ -45,7 +45,7 @@ class Attempts:
                 self.stage(id, chance.randrange(3), batch.encode(None, values, timestamps=1))
         for id in ("a0", "a1", "a2"):
             if id in self.frames:
-                self.files.sync(id)
+                self.files.sync(id, self.sizes[id])
                 self.sealed.add(id)
         if "a1" in self.sealed:
             self.sealed.discard("a1")  # its record is removed first

@@ -35,12 +35,14 @@ class FileData:
 
     def __init__(self, files: StagedFiles, id: str, limiter: trio.CapacityLimiter) -> None:
         self._files, self._id, self._limiter = files, id, limiter
+        self._size = 0  # of what was appended here
 
     async def append(self, position: int, parts: Sequence[Buffer]) -> None:
         await self._run(partial(self._files.append, self._id, position, parts))
+        self._size = position + sum(map(len, parts))
 
     async def sync(self) -> None:
-        await self._run(partial(self._files.sync, self._id))
+        await self._run(partial(self._files.sync, self._id, self._size))
 
     async def remove(self) -> None:
         await self._run(partial(self._files.remove, self._id))
