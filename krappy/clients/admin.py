@@ -319,6 +319,7 @@ async def reset_group(
     kind, at = start(to)
     some = None if partitions is None else list(partitions)
     request = messages.ResetGroup(name, topic, some, kind, at, dry_run)
+    del request.owner  # an older broker does not know the field
     return [Moved(*each) for each in (await ask_coordinator(router, request, messages.GroupReset)).positions]
 
 

@@ -24,7 +24,7 @@ from krappy.clients.tables import KeyRangeChoice
 from krappy.clients.values import Expected
 from krappy.clients.watching import Watching
 from krappy.clients.writing import writer
-from krappy.errors import ConnectionLost, KrappyError, RequestTimeout, UnknownTopic
+from krappy.errors import ConnectionLost, InvalidRequest, KrappyError, RequestTimeout, UnknownTopic
 from krappy.types import ABSENT, Entry, Receipt, Record
 from krappy.wire import messages
 
@@ -202,7 +202,14 @@ class GatewayGroups:
     ) -> list[tuple[str, int, int, int]]:
         some = None if partitions is None else list(partitions)
         request = messages.ResetGroup(name, topic, some, start, start_at, dry_run, owner)
-        return (await ask_coordinator(await self._router(), request, messages.GroupReset)).positions
+        router = await self._router()
+        try:
+            return (await ask_coordinator(router, request, messages.GroupReset)).positions
+        except InvalidRequest as error:
+            if error.details.get("field") != "owner":
+                raise
+        del request.owner  # an older broker does not know the field
+        return (await ask_coordinator(router, request, messages.GroupReset)).positions
 
     async def delete(self, name: str) -> None:
         await admin.delete_group(await self._router(), name)

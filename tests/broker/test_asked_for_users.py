@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from trio.testing import trio_test
 
 from krappy.broker.broker import LocalBroker
+from krappy.clients import admin, gateway
 from krappy.cluster.inter_broker import InterBroker
 from krappy.cluster.share_peers import SharePeers
 from krappy.cluster.transaction_peers import TransactionPeers
@@ -18,7 +20,7 @@ from krappy.core.kafka.offset import Offset
 from krappy.core.security.acl import Acl, Pattern, Permission
 from krappy.core.security.operations import Op, Resource
 from krappy.core.security.principal import Principal
-from krappy.errors import KrappyError, Overloaded
+from krappy.errors import InvalidRequest, KrappyError, Overloaded
 from krappy.handlers.kafka import registry
 from krappy.handlers.native import registry as native_registry
 from krappy.ports import PartitionId
@@ -158,3 +160,23 @@ async def test_a_share_group_that_begins_to_read_many_topics_at_once_is_counted_
         with pytest.raises(Overloaded, match="one user has at most"):
             await states.move("moved", {PartitionId(topic.id, 0): 5 for topic in topics})
         assert room.places.total <= room.places.most // 2
+
+
+@trio_test
+async def test_an_older_broker_is_not_told_for_whom(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[bool] = []
+
+    async def ask(router: Any, request: m.ResetGroup, answer: Any) -> m.GroupReset:
+        told.append("owner" in m.unpack(request.body(1)))
+        if told[-1]:
+            raise InvalidRequest("the field 'owner' is unknown", field="owner")
+        return m.GroupReset([])
+
+    async def router() -> Any:
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(gateway, "ask_coordinator", ask)
+    monkeypatch.setattr(admin, "ask_coordinator", ask)
+    await gateway.GatewayGroups(router).reset("g", None, None, "earliest", None, dry_run=False, owner="User:eve")
+    await admin.reset_group(await router(), "g", "earliest", None, None, dry_run=False)
+    assert told == [True, False, False]

@@ -78,7 +78,9 @@ class ResetGroup(Request, kind=24):
     start: Start = "earliest"  # the new floor
     start_at: I64 | None = None  # the number that `start` needs
     dry_run: bool = False  # answers what it would do, and changes nothing
-    owner: str | None = None  # if a broker of the cluster asks: the user for whom, in whose limits it counts
+    # if a broker of the cluster asks: the user for whom, in whose limits it counts. An older broker refuses the field
+    # as unknown (INVALID_REQUEST with `field` "owner"): ask without it
+    owner: str | None = None
 
 
 class GroupReset(Answer, kind=24):
