@@ -11,8 +11,7 @@ server ends connections that hold memory without using it (`Server._look_after`)
 
 from __future__ import annotations
 
-from collections import Counter
-
+from krappy.core.owned_memory import OwnedMemory
 from krappy.waiting import Signal, wait_any
 
 FAIR = 64 << 10  # bytes that a connection may always hold; a waiting request up to this size counts as small
@@ -25,8 +24,8 @@ class Budget:
         self.used = 0
         self.waiting = 0  # how many wait until it is not spent any more; for them the server may end connections
         self.parked = 0  # bytes of waiting requests, counted apart: they may wait long, and must not block the others
-        self._heavy_of: Counter[str] = Counter()  # how many of `heavy` are of each user or address
-        self.heavy = 0  # bytes of `parked` in requests that are not small; most wait until their answer is made
+        # Bytes of `parked` in requests that are not small, by user or address; most wait until their answer is made.
+        self.heavy = OwnedMemory(total // 4, fair=True)
         self.stalls = 0  # how often a connection had to wait
         self.freed = Signal()  # the budget was spent, and is not any more; or a large waiting request has ended
         self._room = Signal()  # bytes were given back while a reservation waits
@@ -44,7 +43,7 @@ class Budget:
     def laden_for(self, owner: str) -> bool:
         """Whether no other large request of this user or address should begin to wait: those of all may take a quarter
         of `total`, and those of one as much as is left for others. So nobody waits behind hundreds of one user's."""
-        return self._heavy_of[owner] >= self.total // 4 - self.heavy
+        return not self.heavy.has_room(owner, 1)
 
     @property
     def short(self) -> bool:
@@ -73,11 +72,8 @@ class Budget:
         """A request of `count` bytes begins to wait; a negative count: it ends. `owner`: the user, or the address."""
         self.parked += count
         if abs(count) > FAIR:
-            somebody_waits = any(map(self.laden_for, self._heavy_of))
-            self.heavy += count
-            self._heavy_of[owner] += count
-            if not self._heavy_of[owner]:
-                del self._heavy_of[owner]
+            somebody_waits = self.heavy.refuses_some
+            self.heavy.charge(owner, count)
             if somebody_waits and count < 0:
                 self.freed.fire()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from krappy.broker.owned_memory import OwnedMemory
+from krappy.core.owned_memory import OwnedMemory
 from krappy.errors import Overloaded
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from krappy.broker.owned_memory import OwnedMemory
 from krappy.core.kafka.classic import ClassicGroup
 from krappy.core.kafka.classic_member import GroupState
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.mixed import speaks_classic
 from krappy.core.kafka.offset import At, Offset
+from krappy.core.owned_memory import OwnedMemory
 from krappy.errors import KrappyError, StorageError
 from krappy.ports.audit import whose
 from krappy.store.group_offsets import GroupChange, PendingAt

@@ -18,13 +18,13 @@ import trio
 from krappy.broker.kafka_groups.group import EACH_GROUP, KafkaGroup
 from krappy.broker.kafka_groups.settings import GroupSettings
 from krappy.broker.latest.table_topic import table_topic
-from krappy.broker.owned_memory import OwnedMemory
 from krappy.core.kafka.classic import ClassicGroup
 from krappy.core.kafka.classic_member import Rules, taken
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern import KnownTopic
 from krappy.core.kafka.name_regex import TopicRegex, in_use, topic_regex
 from krappy.core.kafka.share import ShareGroup
+from krappy.core.owned_memory import OwnedMemory
 from krappy.ports import GroupFacts
 from krappy.ports.audit import whose
 

@@ -18,13 +18,13 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from krappy.broker.owned_memory import OwnedMemory
 from krappy.broker.staging.keeping import JobKeeper, JobTerm, KeptJob
 from krappy.broker.staging.live_job import LiveJob
 from krappy.broker.staging.publishing import Publisher
 from krappy.broker.staging.staged_attempt import StagedAttempt
 from krappy.broker.transactions.turns import IdTurns
 from krappy.core import staging as core
+from krappy.core.owned_memory import OwnedMemory
 from krappy.core.staging import Job, JobState, StagedTask
 from krappy.errors import (
     CoordinatorNotAvailable,

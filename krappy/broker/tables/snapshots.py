@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from krappy.broker.owned_memory import OwnedMemory
 from krappy.broker.partition.partition import Partition
 from krappy.broker.runtime import SHARE
 from krappy.broker.tables import splits
 from krappy.broker.tables.newest_rows import BYTES, newest_rows
 from krappy.broker.tables.table import Chosen
+from krappy.core.owned_memory import OwnedMemory
 from krappy.errors import InvalidRequest, Overloaded, ShuttingDown, SnapshotGone, UnknownPartition
 from krappy.ports.audit import whose
 from krappy.store.view_snapshot import Rows

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy.broker.kafka_groups.registry import check_name
-from krappy.broker.owned_memory import OwnedMemory
 from krappy.broker.transactions.keeper import LocalTransactions, Term, TransactionKeeper
 from krappy.broker.transactions.markers import Markers, group_parts
 from krappy.broker.transactions.replicated import ReplicatedTransactions
 from krappy.broker.transactions.turns import IdTurns
 from krappy.core import transactions as core
 from krappy.core.cluster.roles import Role
+from krappy.core.owned_memory import OwnedMemory
 from krappy.core.transactions import Transaction, TxnStage
 from krappy.errors import CoordinatorLoading, InvalidTransaction, KrappyError, Overloaded, UnknownProducerMapping
 from krappy.ports import TransactionalSender

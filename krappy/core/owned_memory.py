@@ -23,6 +23,11 @@ class OwnedMemory:
         held = self._of[owner] + more if owner and self.fair else 0
         return more <= 0 or held <= self.most - self.total - more
 
+    @property
+    def refuses_some(self) -> bool:
+        """Whether there is somebody among its owners who may take no more."""
+        return any(not self.has_room(owner, 1) for owner in self._of)
+
     def charge(self, owner: str, size: int) -> None:
         """Counts what the owner takes; a negative size: what it gives back."""
         self.total += size
