@@ -44,7 +44,9 @@ class LogPlaces:
             return
         if await self._elsewhere(grown):
             await self._runtime.room.look()
-            for log in await self._elsewhere(grown):  # they alone are away
+            away = await self._elsewhere(grown)  # they alone are away
+            in_use = {each.log for each in self._runtime.topics.local()}  # others were replaced or deleted meanwhile
+            for log in in_use.intersection(away):
                 log.refuse(WHY)
                 grown[log].commit.tell(StorageError(log.broken))
 
