@@ -195,10 +195,11 @@ class Disk:
         return f"{boot} {found.st_dev} {found.st_ino}"
 
     def is_at(self, path: Path, file: File) -> bool:
-        """Whether the path leads to this open file."""
+        """Whether the path leads to this open file. If that can't be found out, for lack of rights say, it does not:
+        the next open won't find the file either."""
         try:
             return os.path.samestat(os.fstat(file.fd), os.stat(path))
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError:
             return False
 
     def rename(self, old: Path, new: Path) -> None:

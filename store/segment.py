@@ -104,6 +104,12 @@ class Segment:
         assert self._held is not None
         return self._held.file
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether its path leads to its open file; nothing is asked of a segment that is not active any more."""
+        held = self._held
+        return held is None or self.disk.is_at(self.path(), held.file)
+
     def flush_indexes(self) -> list[File]:
         """Writes the new index entries to the files; returns those, to be synced. Raises OSError."""
         assert self.indexer is not None

@@ -372,10 +372,8 @@ class WritableLog(ReadableLog):
     @property
     def is_in_place(self) -> bool:
         """Whether its folder is where it was: else an open file takes what is appended, and the next open will not find
-        that. Raises StorageError."""
-        segment = self._active
-        with refusals(self.folder):
-            return self._disk.is_at(segment.path(), segment.file)
+        that."""
+        return self._active.is_in_place
 
     def refuse(self, why: str) -> None:
         """It takes no more appends from now on."""

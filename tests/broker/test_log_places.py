@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import trio_test
 
-from krappy.broker.upkeep.log_places import LogPlaces
+from krappy.broker.upkeep.log_places import AT_ONCE, LogPlaces
 
 
 class Away:
@@ -17,7 +18,10 @@ class Away:
 
     def __init__(self) -> None:
         self.broken = ""
-        self.is_in_place = False
+
+    @property
+    def is_in_place(self) -> bool:
+        return False
 
     def refuse(self, why: str) -> None:
         self.broken = why
@@ -56,3 +60,44 @@ def test_only_a_log_in_use_is_told_of(how: str) -> None:
 
     trio.run(looks)
     assert bool(told) is bool(log.broken) is (how == "moved")
+
+
+@trio_test
+async def test_a_look_that_fails_ends_neither_the_next_look_nor_housekeeping() -> None:
+    class Failing(Away):
+        looks = 0
+
+        @property
+        def is_in_place(self) -> bool:
+            self.looks += 1
+            raise ValueError("a bug")
+
+    log, reported = Failing(), list[str]()
+    partition = Partition(log, lambda _: None)
+    runtime: Any = SimpleNamespace(
+        topics=SimpleNamespace(local=lambda: iter([partition])), report=lambda event, **_: reported.append(event)
+    )
+    with trio.move_on_after(1.2):
+        await LogPlaces(runtime).run()
+    assert reported == ["internal_error"]  # at the first look; it has not grown since
+    assert log.looks == 1
+
+
+@trio_test
+async def test_of_very_many_logs_some_are_looked_at_each_time_and_all_in_the_end() -> None:
+    class InPlace(Away):
+        looks = 0
+
+        @property
+        def is_in_place(self) -> bool:
+            self.looks += 1
+            return True
+
+    logs = [InPlace() for _ in range(2 * AT_ONCE + 1)]
+    partitions = [Partition(log, lambda _: None) for log in logs]
+    runtime: Any = SimpleNamespace(topics=SimpleNamespace(local=lambda: iter(partitions)))
+    places = LogPlaces(runtime)
+    for looked_at in (AT_ONCE, 2 * AT_ONCE, len(logs)):
+        await places._look()
+        assert sum(log.looks for log in logs) == looked_at
+    assert all(log.looks == 1 for log in logs)

@@ -7,7 +7,7 @@ So such a log takes no more events. A log that takes none need not be looked at.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import trio
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from krappy.store.log import Log
 
 LOOK_S = 0.5
+AT_ONCE = 1_000  # logs: so many take about 10 ms of a thread's time
 WHY = "the folder was moved, removed or replaced, so events would be lost with it: put it back, and restart the broker"
 
 
@@ -27,19 +28,25 @@ class LogPlaces:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._ends: dict[Partition, int] = {}  # where each log ended at the last look
+        self._due: dict[Log, Partition] = {}  # the logs that have grown since they were looked at
         self._limiter = trio.CapacityLimiter(1)  # its own, so it waits for no other thread
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
             await trio.sleep(LOOK_S)
-            with suppress(StorageError):  # the folder of all logs is away; or the disk does not tell
+            try:
                 await self._look()
+            except StorageError:  # the folder of all logs is away, which is told already
+                pass
+            except Exception:  # a bug of ours, which must not end housekeeping
+                self._runtime.report("internal_error", task="the look for moved folders", exc_info=True)
 
     async def _look(self) -> None:
         """Raises StorageError."""
         ends, self._ends = self._ends, {each: each.end_offset for each in self._runtime.topics.local()}
-        grown = {each.log: each for each, end in self._ends.items() if ends.get(each) != end}
+        self._due |= {each.log: each for each, end in self._ends.items() if ends.get(each) != end}
+        grown = {log: self._due.pop(log) for log in [*islice(self._due, AT_ONCE)]}
         if not grown:
             return
         if await self._elsewhere(grown):
