@@ -4,7 +4,7 @@ one reader or many."""
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -48,25 +48,24 @@ async def open_snapshot(session: SessionPort, request: messages.OpenSnapshot) ->
     topic = _topic(session, request)
     count = topic.count if request.partitions is None else len(request.partitions)
     check_size(bounds_size(request) * count, session.answer_bytes, "ranges")
-    with session.standing_on(grants_of(topic)):
-        partitions = await ready_partitions(session, topic, request)
-        snapshot = broker.open_snapshot(
-            partitions,
-            *(request.prefix, request.start, request.end),
-            request.ttl_ms,
-            tombstones=request.tombstones,
-            whole=len(partitions) == topic.count,
-        )
-        snapshot.owner = str(session.principal)
-        snapshots = session.access.snapshots(snapshot.id, Op.READ)
-        try:
+    with ExitStack() as unless_done:
+        with session.standing_on(grants_of(topic)):
+            partitions = await ready_partitions(session, topic, request)
+            snapshot = broker.open_snapshot(
+                partitions,
+                *(request.prefix, request.start, request.end),
+                request.ttl_ms,
+                tombstones=request.tombstones,
+                whole=len(partitions) == topic.count,
+            )
+            snapshot.owner = str(session.principal)
+            snapshots = session.access.snapshots(snapshot.id, Op.READ)
+            unless_done.callback(snapshots.close, snapshot.id)  # for example: the client has left
             with snapshots.reading(snapshot.id):
                 size = None if request.measure is None else await snapshot.measure(request.measure)
                 ranges = await snapshot.ranges(request.splits)
             check_size(sum(len(bound or b"") for each in ranges for bound in each[1:]), session.answer_bytes, "ranges")
-        except BaseException:  # for example: the client has left
-            snapshots.close(snapshot.id)
-            raise
+        unless_done.pop_all()
     return messages.SnapshotOpened(snapshot.id, snapshot.offsets, ranges, size)
 
 

@@ -162,6 +162,7 @@ async def _gather_from_disk(session: SessionPort, reader: Reader, request: messa
             offset = reader.positions[at]
             if partition.last_stable_offset > offset:
                 span = await partition.read(offset, max(room, 1), max_records=request.max_records)
+                _check_stands(session, reader, request)
                 if reader.positions[at] == offset:  # otherwise another poll of this handle took these events meanwhile
                     _take(reader, at, partition, offset, span, parts)
                 break

@@ -90,9 +90,10 @@ def poll(session: SessionPort, request: messages.Poll) -> messages.Polled | Coro
 
 
 async def _poll_later(session: SessionPort, member: MemberPort, request: messages.Poll) -> messages.Polled:
+    # `revoked` looks at the rights, and closes the member if they are gone.
     async def again() -> None:
         await session.affordable()
-        session.revoked(request.handle)  # a look at its rights, which closes the member
+        session.revoked(request.handle)
 
     room = min(request.max_bytes, session.read_bytes)
     async with session.reading(room):
@@ -101,6 +102,7 @@ async def _poll_later(session: SessionPort, member: MemberPort, request: message
         polled = await member.poll(request.max_records, room)
     if not polled.leases and request.max_wait:
         polled = await member.poll(request.max_records, room, bounded_ms(request.max_wait), again)
+    session.revoked(request.handle)
     if member.closed:  # its leases were given back
         if session.broker.stopped:  # a stop closes members too: then the poll brings no events
             return messages.Polled([], [])

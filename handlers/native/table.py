@@ -330,7 +330,7 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
     topic_id: str | None = text_id(topic.id)
 
     def stands() -> bool:
-        return watch.stands and session.registered(handle)
+        return watch.stands and session.registered(handle) and session.revoked(handle) is None
 
     async def emit(
         event: str,

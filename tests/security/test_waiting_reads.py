@@ -16,6 +16,7 @@ from trio.testing import trio_test, wait_all_tasks_blocked
 from krappy import arrow_layout
 from krappy.broker.authorizer import Authorizer
 from krappy.broker.broker import LocalBroker
+from krappy.broker.tables.snapshots import LeasedSnapshot
 from krappy.console import events
 from krappy.core.security.acl import Acl, Pattern, Permission
 from krappy.core.security.operations import Op, Resource
@@ -314,3 +315,63 @@ def test_a_live_page_shows_nothing_although_it_was_not_reviewed_yet(
         told = next(events)
         assert told.event == "problem"
         assert told.data["code"] == "TOPIC_AUTHORIZATION_FAILED"
+
+
+@trio_test
+async def test_no_snapshot_is_left_of_who_lost_his_right_while_it_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with held(tmp_path, monkeypatch) as eve:
+        ranges = LeasedSnapshot.ranges
+
+        async def revoked_meanwhile(snapshot: LeasedSnapshot, parts: int) -> Any:
+            await eve.broker.authorizer.remove([ALLOW])
+            return await ranges(snapshot, parts)
+
+        monkeypatch.setattr(LeasedSnapshot, "ranges", revoked_meanwhile)
+        await eve.refused(m.OpenSnapshot("t", ttl_ms=86_400_000))
+        assert len(eve.broker.snapshots) == 0
+
+
+@trio_test
+async def test_a_read_from_the_disk_tells_nothing_of_what_was_revoked_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with held(tmp_path, monkeypatch) as eve:
+        handle = (await asked(eve.session, m.ConsumerRegistration(["t"]))).handle
+        partition = eve.broker.topics["t"].led(0)
+        read = partition.read
+
+        def not_in_memory(*_: Any, **__: Any) -> Any:
+            raise BlockingIOError
+
+        async def revoked_meanwhile(*given: Any, **named: Any) -> Any:
+            await eve.broker.authorizer.remove([ALLOW])
+            return await read(*given, **named)
+
+        monkeypatch.setattr(type(partition), "read_now", not_in_memory)
+        monkeypatch.setattr(type(partition), "read", staticmethod(revoked_meanwhile))
+        await eve.refused(m.Poll(handle))
+
+
+@trio_test
+async def test_a_watch_that_waits_for_its_quota_tells_nothing_of_what_was_revoked_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Throttled:
+        """`stood`: whether each part may still be told once the quota has room for it."""
+
+        def __init__(self) -> None:
+            self.stood: list[bool] = []
+
+        async def send(self, part: Any, stands: Callable[[], bool]) -> None:
+            if self.stood:
+                await eve.broker.authorizer.remove([ALLOW])
+            self.stood.append(stands())
+
+    async with held(tmp_path, monkeypatch) as eve:
+        handler, _, _ = registry().served[m.Watch]
+        stream = Throttled()
+        with pytest.raises(AuthorizationFailed):
+            await handler(eve.session, m.Watch("t"), stream)  # type: ignore[misc]
+        assert stream.stood == [True, False]
