@@ -10,7 +10,7 @@ from krappy.cluster.peers import LARGEST, TIMEOUT_S, PeerLink
 from krappy.cluster.streams import Address
 from krappy.core.cluster.image import Image
 
-TOGETHER = 4  # requests for users on a link where another broker serves them one by one
+TOGETHER = 16  # requests for users on a link where another broker serves them one by one
 MANY = 64  # on a link where it serves them together
 
 

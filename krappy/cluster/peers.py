@@ -85,8 +85,8 @@ class PeerLink:
 
         `least`: the lowest version that will do. `held_s`: how long the broker may wait before it answers. `begun()` is
         called when the first part of the answer is there. A cancelled request ends the connection, and so the broker
-        does not wait any longer. But where users take turns it goes on until it is answered: a user who leaves would
-        end the requests of others, too.
+        does not wait any longer. But where users take turns, one that was sent goes on until it is answered: a user who
+        leaves would end the requests of others, too.
 
         Raises ConnectionLost and RequestTimeout, and ProtocolError for an answer that can't be understood, or a broker
         that does not know the request. The request may have been done nevertheless.
@@ -94,21 +94,21 @@ class PeerLink:
         if self._turns is None:
             return await self._ask(api_key, body, least, held_s, begun)
         async with self._turns.one(whose()):
-            with trio.CancelScope(shield=True):
-                answer = await self._ask(api_key, body, least, held_s, begun)
-        return answer
+            return await self._ask(api_key, body, least, held_s, begun)
 
     async def _ask(
         self, api_key: ApiKey, body: Mapping[str, Any], least: int, held_s: float, begun: Callable[[], object]
     ) -> Message:
-        async with self._sending:
-            connection = self._connection
-            if connection is None or connection.is_over:
-                connection = self._connection = await self._connect()
-            elif trio.current_time() >= connection.renewed_at:
-                await self._attempt(connection, self._log_in(connection))
-            await self._attempt(connection, connection.send(api_key, least, body))
-        answer = await self._attempt(connection, connection.answer(held_s, begun))
+        with trio.CancelScope() as kept:
+            async with self._sending:
+                connection = self._connection
+                if connection is None or connection.is_over:
+                    connection = self._connection = await self._connect()
+                kept.shield = self._turns is not None  # from here on a cancel would end the requests of others
+                if trio.current_time() >= connection.renewed_at:
+                    await self._attempt(connection, self._log_in(connection))
+                await self._attempt(connection, connection.send(api_key, least, body))
+            answer = await self._attempt(connection, connection.answer(held_s, begun))
         self._pause = 0.0
         return answer
 

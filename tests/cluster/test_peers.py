@@ -164,6 +164,19 @@ def test_a_user_who_leaves_ends_no_request_of_another() -> None:
     trio.run(main)
 
 
+def test_who_leaves_before_the_request_was_sent_is_not_kept() -> None:
+    """Nothing of others is on the connection yet; and a broker that stops must not wait for one that is away."""
+
+    async def main() -> None:
+        async with linked(together=4) as (_, link):
+            link._not_before = trio.current_time() + 1_000  # it could not be reached before
+            with trio.move_on_after(0.05) as scope:
+                await link.ask(ApiKey.FETCH, asking())
+            assert scope.cancelled_caught
+
+    trio.run(main)
+
+
 def test_when_one_request_fails_all_that_wait_fail() -> None:
     async def main() -> None:
         async with linked(timeout_s=1) as (listener, link):
