@@ -12,6 +12,7 @@ import trio.testing
 
 from krappy.broker.groups.distant import DistantPartition, DistantPartitions
 from krappy.errors import KrappyError, NotLeader, OffsetOutOfRange
+from krappy.ports.audit import asked_for, whose
 from krappy.ports.cluster import PeerRead, Place
 from krappy.types import TopicPartition
 
@@ -186,5 +187,27 @@ def test_what_the_last_leader_tells_late_is_not_where_the_next_ones_news_begin()
         with pytest.raises(BlockingIOError):
             partition.read_now(leader.ENDS, 1)
         assert partition.read_now(leader.LATER, 1).data == b"events"
+
+    run(leader, test)
+
+
+def test_a_leader_is_asked_for_all_users_not_for_the_one_who_waited_first() -> None:
+    """Else what all wait for would wait for the turns of that user."""
+    leader, asked = Leader(b"new", 0, 7), list[str]()
+
+    async def test(world: World) -> None:
+        offsets_at = leader.offsets_at
+
+        async def noting(*given: Any) -> Any:
+            asked.append(whose())
+            return await offsets_at(*given)
+
+        leader.offsets_at = noting  # type: ignore[method-assign, assignment]
+        with asked_for("eve"):
+            partition = world.partition()
+            partition.moved.subscribe(lambda: None)
+            await trio.sleep(0.1)
+        assert partition.last_stable_offset == 7
+        assert set(asked) == {""}
 
     run(leader, test)

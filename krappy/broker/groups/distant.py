@@ -17,6 +17,7 @@ from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import NOBODY
 from krappy.core.lineage import Lineage
 from krappy.errors import ConnectionLost, KrappyError, NotLeader, OffsetOutOfRange, RequestTimeout, UnknownTopic
+from krappy.ports.audit import asked_for
 from krappy.types import Span, TopicPartition
 from krappy.waiting import Signal
 
@@ -305,7 +306,8 @@ class DistantPartitions:
     def follow(self, leader: int) -> None:
         if leader != NOBODY and leader not in self._followed:
             self._followed.add(leader)
-            self._runtime.spawn(self._follow, leader)
+            with asked_for(""):  # it serves all users
+                self._runtime.spawn(self._follow, leader)
 
     async def _follow(self, leader: int) -> None:
         """Until it leads none of the partitions that somebody waits for."""

@@ -174,12 +174,14 @@ class ShareStates:
         found: StatesRead = {}
         changed: dict[At, tuple[bytes, ShareState]] = {}
         known = _topics(rows)
-        room = AT_ONCE
+        room, added = AT_ONCE, 0
         for id, leader_epoch in asked.items():
             try:
                 at = self._at(id)
                 if id.topic_id not in known:
-                    changed |= self._not_begun(id.topic_id, len(changed))
+                    begun = self._not_begun(id.topic_id, added)
+                    changed |= begun
+                    added += len(begun)
                     known.add(id.topic_id)
                 row = rows.get(at)
                 room -= 0 if row is None else len(row.packed)
@@ -188,7 +190,8 @@ class ShareStates:
                 if at in changed:
                     _, state = changed[at]
                 elif row is None or row.topic_id != id.topic_id:  # the topic has gained this partition
-                    self._keeper.check_share_room(whose(), len(changed))
+                    self._keeper.check_share_room(whose(), added)
+                    added += 1
                     state = _at_offset(0)
                 else:
                     state = _unpacked(name, at, row.packed)
