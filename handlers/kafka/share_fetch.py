@@ -107,13 +107,17 @@ class ShareRequest:
 
     async def check_access(self) -> dict[At, KrappyError]:
         """Returns the partitions of the session that the client may not read any more, with the errors, and closes
-        them; a session has many, so it takes several turns. Raises AuthorizationFailed if the client may not read in
-        this group."""
+        them; a session has many, so it takes several turns. Raises AuthorizationFailed, and ends the session, if the
+        client may not read in this group: what it has forgotten by this request would stay there."""
         access = self.session.access
         denied: dict[At, KrappyError] = {}
         while self.is_outdated:
             self._access = access.version
-            access.share_partitions(self.request["group_id"], Op.READ)
+            try:
+                access.share_partitions(self.request["group_id"], Op.READ)
+            except AuthorizationFailed:
+                self.end()
+                raise
             for number, at in enumerate([*self.member.parts], 1):
                 try:
                     self._topic(at)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +22,7 @@ from krappy.core.security.acl import Acl, Pattern, Permission
 from krappy.core.security.operations import Op, Resource
 from krappy.core.security.principal import Principal
 from krappy.errors import AuthorizationFailed, TopicAuthorizationFailed
+from krappy.handlers.kafka import share_fetch
 from krappy.handlers.kafka.fetch import fetch as kafka_fetch
 from krappy.handlers.native import registry
 from krappy.records import batch
@@ -375,3 +376,39 @@ async def test_a_watch_that_waits_for_its_quota_tells_nothing_of_what_was_revoke
         with pytest.raises(AuthorizationFailed):
             await handler(eve.session, m.Watch("t"), stream)  # type: ignore[misc]
         assert stream.stood == [True, False]
+
+
+@trio_test
+async def test_a_share_session_ends_when_its_group_may_not_be_read_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would keep what its consumer forgets by the request that is refused, and records would go there."""
+    monkeypatch.setattr(share_fetch, "MANY", 1)
+    async with running(tmp_path, authorizer="acl", super_users="User:ada") as broker:
+        topic, _ = await broker.create_topic("t", 2, {})
+        await broker.authorizer.add([ALLOW, *MEMBER])
+        await broker.groups.states.begin("g")
+        session = kafka_session(broker)
+        session.principal = Principal(name="eve")
+
+        async def fetched(epoch: int, parts: Sequence[int] = (), forgotten: Sequence[int] = ()) -> int:
+            named = [{"partition_index": part, "acknowledgement_batches": []} for part in parts]
+            request = {
+                **{"group_id": "g", "member_id": "m", "share_session_epoch": epoch, "is_renew_ack": False},
+                "topics": [{"topic_id": topic.id, "partitions": named}],
+                "forgotten_topics_data": [{"topic_id": topic.id, "partitions": list(forgotten)}],
+                **{"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": 100, "batch_size": 100},
+            }
+            code: int = (await share_fetch.share_fetch(session, request, 2))["error_code"]
+            return code
+
+        async def revoked_meanwhile() -> None:
+            await broker.authorizer.remove(MEMBER)
+
+        assert await fetched(0, parts=[0, 1]) == Code.NONE
+        await broker.authorizer.add([WRITE])  # so that the rights are looked at again
+        with monkeypatch.context() as patched:
+            patched.setattr(session, "pause", revoked_meanwhile)
+            assert await fetched(1, forgotten=[1]) == Code.GROUP_AUTHORIZATION_FAILED
+        await broker.authorizer.add(MEMBER)
+        assert await fetched(2) == Code.SHARE_SESSION_NOT_FOUND
