@@ -51,6 +51,7 @@ async def open_snapshot(session: SessionPort, request: messages.OpenSnapshot) ->
     with ExitStack() as unless_done:
         with session.standing_on(grants_of(topic)):
             partitions = await ready_partitions(session, topic, request)
+            session.access.check(Resource.TOPIC, topic.name, Op.READ)  # the ACLs may have changed meanwhile
             snapshot = broker.open_snapshot(
                 partitions,
                 *(request.prefix, request.start, request.end),

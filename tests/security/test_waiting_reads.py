@@ -335,6 +335,22 @@ async def test_no_snapshot_is_left_of_who_lost_his_right_while_it_was_made(
 
 
 @trio_test
+async def test_no_snapshot_is_left_of_who_lost_his_right_while_he_waited_for_views(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with held(tmp_path, monkeypatch) as eve:
+        wait_for_views = eve.broker.wait_for_views
+
+        async def revoked_meanwhile(*given: Any) -> Any:
+            await eve.broker.authorizer.remove([ALLOW])
+            return await wait_for_views(*given)
+
+        monkeypatch.setattr(eve.broker, "wait_for_views", revoked_meanwhile)
+        await eve.refused(m.OpenSnapshot("t", ttl_ms=86_400_000))
+        assert len(eve.broker.snapshots) == 0
+
+
+@trio_test
 async def test_a_read_from_the_disk_tells_nothing_of_what_was_revoked_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
