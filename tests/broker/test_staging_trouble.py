@@ -483,6 +483,34 @@ async def test_attempts_that_begin_together_are_counted_before_they_are_durable(
 
 
 @trio_test
+async def test_empty_jobs_that_wait_for_their_turn_leave_room_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "MAX_JOBS", 20)
+    async with running(tmp_path, authorizer="acl") as broker:
+        await made(broker)
+        held, there = broker.staging, trio.Event()
+        carry_out = held.publisher.carry_out
+
+        async def hang(live: LiveJob, owner: Any) -> None:
+            with trio.move_on_after(10):
+                await there.wait()
+            await carry_out(live, owner)
+
+        monkeypatch.setattr(held.publisher, "carry_out", hang)
+        asks("eve")
+        for number in range(10):
+            await held.commit(f"{number}", [], 0)
+        with pytest.raises(Overloaded, match="one user"):
+            await held.commit("10", [], 0)
+        await held.commit("9", [], 0)  # once more
+        asks("bob")
+        await begin(broker, "his")
+        there.set()
+        await until(lambda: held._jobs.total == 1)
+
+
+@trio_test
 async def test_the_jobs_of_one_user_that_can_not_be_published_keep_no_other_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,8 @@ Rules of this file:
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from krappy.broker.staging.keeping import JobKeeper, JobTerm, KeptJob
@@ -151,13 +152,7 @@ class StagingCoordinator:
                 return StageOpened(id, attempt, *attempt.producer)
             topic = await self._topic_for(topic_name)
             owner = whose()
-            is_new = name not in self._live
-            if not (self._jobs.has_room(owner, int(is_new)) and self._attempts.has_room(owner, 1)):
-                raise Overloaded(
-                    f"{len(self._live)} jobs with {self._attempts.total} attempts are staged, and one user may have as "
-                    "many as are left for all others: commit or abort some"
-                )
-            with self._jobs.reserved(owner, int(is_new)), self._attempts.reserved(owner, 1):
+            with self._reserved(name, owner, attempts=1):
                 producer = await self._producer_ids.new()
                 staging = StagedTask(secrets.token_hex(8), topic.name, topic.id, task, attempt_name)
                 await term.begin_attempt(job, staging)
@@ -195,7 +190,8 @@ class StagingCoordinator:
         """Publishes what is sealed under these tokens. Gives the job, the bytes published, and the bytes to publish.
 
         It returns once the job is over, or after `max_wait_ms`, while publishing goes on. Raises as core's `commit`;
-        UnknownTopic, InvalidRecord for what a topic no longer takes; StorageError when the disk refuses all that time.
+        UnknownTopic, InvalidRecord for what a topic no longer takes; Overloaded; StorageError when the disk refuses all
+        that time.
         """
         async with self._turns.of(name):
             term = self.keeper.term(name)
@@ -209,10 +205,12 @@ class StagingCoordinator:
                     assert live is not None
                     self._check_topic(live.attempts[token].staging)
                 stagings = [] if live is None else [live.attempts[token].staging for token in tokens]
-                job = job._replace(producer_id=await self.publisher.new_id(stagings))
-                await self._runtime.decisions.wait()
-                await term.put(job)
-                live = self._live.get(name) or self._put(LiveJob(job, term, whose()))
+                owner = whose()
+                with self._reserved(name, owner):  # it is new if nothing was staged for it
+                    job = job._replace(producer_id=await self.publisher.new_id(stagings))
+                    await self._runtime.decisions.wait()
+                    await term.put(job)
+                live = self._live.get(name) or self._put(LiveJob(job, term, owner))
                 live.job = job
                 self.publisher.begins(job)
                 self._start(live)
@@ -344,6 +342,18 @@ class StagingCoordinator:
             )
         attempt.check()
         return live, attempt
+
+    @contextmanager
+    def _reserved(self, name: str, owner: str, attempts: int = 0) -> Iterator[None]:
+        """Keeps room for this job, if it is new, and for so many attempts more, during the body. Raises Overloaded."""
+        new = int(name not in self._live)
+        if not (self._jobs.has_room(owner, new) and self._attempts.has_room(owner, attempts)):
+            raise Overloaded(
+                f"{len(self._live)} jobs with {self._attempts.total} attempts are staged, and one user may have as "
+                "many as are left for all others: commit or abort some"
+            )
+        with self._jobs.reserved(owner, new), self._attempts.reserved(owner, attempts):
+            yield
 
     def _put(self, live: LiveJob) -> LiveJob:
         self._live[live.job.name] = live
