@@ -162,8 +162,8 @@ def payer_of(console: Any, scope: Mapping[str, Any], needs: tuple[Need, ...] = (
 
 
 def who_of(scope: Mapping[str, Any]) -> str:
-    """Whose turns and memory a request takes (`Principal.owner`); of an address, its network."""
-    return network(principal_of(scope).owner)
+    """Whose turns and memory a request takes."""
+    return principal_of(scope).owner
 
 
 class BodyRoom:

@@ -32,7 +32,7 @@ from krappy.core.security.name_rules import NameRules
 from krappy.core.security.oauthbearer import OAUTHBEARER, REFUSAL, BearerToken, TokenRefused
 from krappy.core.security.sasl import Challenge, PasswordGiven, Proved, SaslExchange, SaslRefused, read_mechanisms
 from krappy.errors import AuthenticationFailed, BrokerError, ConfigError, IllegalLogin, UnsupportedMechanism
-from krappy.hosts import host_of
+from krappy.hosts import host_of, network
 from krappy.ports.audit import AuditPort
 from krappy.ports.tokens import TokensPort
 from krappy.ports.users import Took, UsersPort, untold
@@ -240,7 +240,7 @@ class Entrance:
     @property
     def _whose(self) -> str:
         principal = self._peer.principal
-        return principal.host if self._locked else principal.owner
+        return network(principal.host) if self._locked else principal.owner
 
     def _stop_reading(self) -> None:
         raise NotImplementedError

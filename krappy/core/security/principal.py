@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from krappy.hosts import network
+
 KINDS = ("User", "Group")  # all kinds of principals
 TOKEN = "TOKEN"  # the mechanism of those who have the console's token: many people, under one name
 
@@ -31,8 +33,9 @@ class Principal:
 
     @property
     def owner(self) -> str:
-        """Whose turns its requests take: its own, or its address's, if it has not proved a name of its own."""
-        return self.host if self.mechanism in (None, TOKEN) else str(self)
+        """Whose turns its requests take, and for whom counts what they make: its own, or that of its address
+        (`krappy.hosts.network`), if it has not proved a name of its own."""
+        return network(self.host) if self.mechanism in (None, TOKEN) else str(self)
 
 
 ANONYMOUS = Principal()  # a peer that did not have to prove who it is
