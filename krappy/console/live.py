@@ -62,7 +62,9 @@ class EventStream:
 
         async def put(body: bytes, *, last: bool = False) -> None:
             async with self._turn:
-                if not self._over and (last or self._stands()):
+                if held is not None:
+                    held.look()
+                if not self._over and (last or (self._stands() and revoked.error is None)):
                     self._over = last
                     await send({"type": "http.response.body", "body": body, "more_body": True})
 
@@ -76,11 +78,9 @@ class EventStream:
                 return False
             if not self._stands():
                 raise HttpError(401, "NOT_LOGGED_IN", OVER)
-            if held is not None:
-                held.look()
+            await put(body)
             if revoked.error is not None:
                 raise revoked.error
-            await put(body)
             await self._payer.turn()
             return True
 

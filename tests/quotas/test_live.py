@@ -146,6 +146,32 @@ def test_nothing_is_shown_after_the_end_of_a_session() -> None:
     simulate(main)
 
 
+def test_a_part_that_waits_until_its_reader_reads_on_is_not_shown_after_its_right_has_ended() -> None:
+    class Slow(Views):
+        reads_on = trio.Event()
+
+        async def run(self, send: Any) -> None:
+            await trio.sleep(20)
+            await super().run(send)
+
+        async def _send(self, message: Any) -> None:
+            if message.get("body") == b":\n\n":  # after 15 seconds
+                await self.reads_on.wait()
+            await super()._send(message)
+
+    views = Slow()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(views.show)
+            await trio.sleep(30)
+            views.revoked[0](AuthorizationFailed("not any more"))
+            views.reads_on.set()
+
+    simulate(main)
+    assert (views.sent, views.problems) == (0, 1)
+
+
 def test_a_quota_that_changes_counts_at_once() -> None:
     views = Views()
 
