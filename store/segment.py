@@ -108,7 +108,7 @@ class Segment:
     def is_in_place(self) -> bool:
         """Whether its path leads to its open file; nothing is asked of a segment that is not active any more."""
         held = self._held
-        return held is None or self.disk.is_at(self.path(), held.file)
+        return held is None or self.disk.is_at(self.path(), held.file) or held is not self._held
 
     def flush_indexes(self) -> list[File]:
         """Writes the new index entries to the files; returns those, to be synced. Raises OSError."""

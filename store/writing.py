@@ -376,9 +376,8 @@ class WritableLog(ReadableLog):
         return self._active.is_in_place
 
     def refuse(self, why: str) -> None:
-        """It takes no more appends from now on."""
-        with self._lock:
-            self._broken = self._broken or f"{self.folder}: {why}"
+        """It takes no more appends from now on. Does not block: an append may hold the lock while the disk hangs."""
+        self._broken = self._broken or f"{self.folder}: {why}"
 
     def _note_reached(self, end: int) -> None:
         if self._reached is not None and not (self._broken or self._is_cut):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest
 from krappy.errors import CorruptBatch, OffsetOutOfRange, StorageError
 from krappy.records import batch
 from krappy.settings.topic import TopicConfig
+from krappy.store.disk import Buffer, Disk, File
 from krappy.store.log import Log
 from tests.store.logs import SMALL, Row, filled, log_files, made, offsets, opened, rows, unpacked
 
@@ -376,3 +377,46 @@ def test_a_log_knows_whether_its_folder_is_where_it_was(tmp_path: Path, instead:
         shutil.rmtree(log.folder) if instead == "a copy" else log.folder.unlink()
     (tmp_path / "away").rename(log.folder)
     assert log.is_in_place
+
+
+def test_a_segment_that_is_closed_and_deleted_during_the_look_was_in_place(tmp_path: Path) -> None:
+    """Such a look may take long, on a disk that is slow."""
+
+    class SlowDisk(Disk):
+        def is_at(self, path: Path, file: File) -> bool:
+            log.roll()
+            log.delete_before(log.end_offset)
+            assert not path.exists()
+            return super().is_at(path, file)
+
+    log = filled(tmp_path, 1, disk=SlowDisk())
+    assert log.is_in_place
+
+
+def test_a_log_is_refused_at_once_while_an_append_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop refuses it. What is being appended is not durable later, either."""
+    log, write = filled(tmp_path, 1), File.write
+    hangs, go_on = threading.Event(), threading.Event()
+
+    def hang(file: File, buffers: Sequence[Buffer], position: int) -> None:
+        hangs.set()
+        assert go_on.wait(20)
+        write(file, buffers, position)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(File, "write", hang)
+        appender = threading.Thread(target=lambda: log.append([made(b"late")], 0, 1))
+        refuser = threading.Thread(target=lambda: log.refuse("it was moved"))
+        appender.start()
+        assert hangs.wait(20)
+        refuser.start()
+        refuser.join(5)
+        is_late = refuser.is_alive()
+        go_on.set()
+        appender.join(20)
+        refuser.join(20)
+    assert not is_late
+    assert log.end_offset == 4
+    with pytest.raises(StorageError, match="it was moved"):
+        log.sync()
+    assert log.synced_offset == 0
