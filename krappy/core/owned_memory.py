@@ -25,8 +25,8 @@ class OwnedMemory:
 
     @property
     def refuses_some(self) -> bool:
-        """Whether there is somebody among its owners who may take no more."""
-        return any(not self.has_room(owner, 1) for owner in self._of)
+        """Whether there is somebody who may take no more: one of its owners, or whoever has nothing yet."""
+        return self.total + 1 >= self.most or any(not self.has_room(owner, 1) for owner in self._of)
 
     def charge(self, owner: str, size: int) -> None:
         """Counts what the owner takes; a negative size: what it gives back."""

@@ -40,3 +40,13 @@ def test_who_takes_no_more_is_never_refused() -> None:
     shared.charge("ann", 11)
     assert shared.has_room("ann", 0)
     assert shared.has_room("ann", -1)
+
+
+def test_who_has_nothing_is_refused_while_the_broker_has_all_but_one() -> None:
+    shared = OwnedMemory(10, fair=True)
+    shared.charge("", 9)
+    assert not shared.has_room("ann", 1)
+    assert shared.refuses_some, "so she is told when something is given back"
+    shared.charge("", -1)
+    assert shared.has_room("ann", 1)
+    assert not shared.refuses_some
