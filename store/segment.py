@@ -80,7 +80,7 @@ class Segment:
         self.retired = False  # removed from the log; a reader may still use it
         self.rebuilt = 0  # how often an index was found bad
         self.flushed = (NONE, NONE)  # which part of the two indexes is in their files
-        self._held: Handle | None = None  # used instead of the pool's handle
+        self.held: Handle | None = None  # used instead of the pool's handle
         self._hints: dict[int, int] = {}  # offset -> position of its batch, where readers will go on
 
     def info(self) -> SegmentInfo:
@@ -96,19 +96,13 @@ class Segment:
         """Makes this the active segment. `flushed`: entries of the indexer that are in the files already."""
         self.indexer = indexer
         self.flushed = flushed
-        self._held = Handle(file, indexer.offsets)
+        self.held = Handle(file, indexer.offsets)
 
     @property
     def file(self) -> File:
         """The open file of an active segment."""
-        assert self._held is not None
-        return self._held.file
-
-    @property
-    def is_in_place(self) -> bool:
-        """Whether its path leads to its open file; nothing is asked of a segment that is not active any more."""
-        held = self._held
-        return held is None or self.disk.is_at(self.path(), held.file) or held is not self._held
+        assert self.held is not None
+        return self.held.file
 
     def flush_indexes(self) -> list[File]:
         """Writes the new index entries to the files; returns those, to be synced. Raises OSError."""
@@ -136,15 +130,15 @@ class Segment:
         If the indexes can't be written, their files are removed: a later read rebuilds them.
         """
         assert self.indexer is not None
-        assert self._held is not None
+        assert self.held is not None
         self.indexer.seal()
         try:
             files = self.flush_indexes()
         except OSError:
             files = []
             self.unlink_indexes()
-        POOL.put(self, self._held)
-        self._held, self.indexer = None, None
+        POOL.put(self, self.held)
+        self.held, self.indexer = None, None
         return files
 
     def unlink_indexes(self) -> None:
@@ -157,7 +151,7 @@ class Segment:
 
     def handle(self, *, nowait: bool = False) -> Handle:
         """The open file and its index. With `nowait` raises BlockingIOError when that needs the disk."""
-        held = self._held or (POOL.peek(self) if nowait else None)
+        held = self.held or (POOL.peek(self) if nowait else None)
         if held is not None:
             return held
         if nowait:
@@ -166,12 +160,12 @@ class Segment:
 
     def pin(self) -> None:
         """Keeps the open file as long as this object lives, for another file is about to get its name."""
-        self._held, self.retired = self.handle(), True
+        self.held, self.retired = self.handle(), True
         POOL.discard(self)
 
     def release(self) -> None:
         """Drops the references to open files."""
-        self._held, self.indexer = None, None
+        self.held, self.indexer = None, None
         POOL.discard(self)
 
     def _open(self) -> Handle:
@@ -180,9 +174,9 @@ class Segment:
             if self.retired:  # by now the file of this name may be a cleaned segment, or of another log
                 raise FileNotFoundError(f"{self.path()} is no segment of its log any more")
         except FileNotFoundError:
-            if self._held is None:
+            if self.held is None:
                 raise
-            return self._held  # it was pinned, and its file removed, since `handle` looked
+            return self.held  # it was pinned, and its file removed, since `handle` looked
         try:
             index = OffsetIndex.unpack(self.disk.read_file(self.path(INDEX)), self.size)
         except (FileNotFoundError, BadIndex):
@@ -274,7 +268,7 @@ class Segment:
                 raise  # the log handles it, and keeps the appender away while the index is made anew
         file = self.handle().file
         handle = Handle(file, self.rebuild(file).offsets)
-        if self._held is None:
+        if self.held is None:
             POOL.put(self, handle)
         try:
             return self._find(handle, offset, nowait)

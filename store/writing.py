@@ -373,7 +373,9 @@ class WritableLog(ReadableLog):
     def is_in_place(self) -> bool:
         """Whether its folder is where it was: else an open file takes what is appended, and the next open will not find
         that."""
-        return self._active.is_in_place
+        segment = self._active
+        held = segment.held  # None: it has been closed since
+        return held is None or self._disk.is_at(segment.path(), held.file) or held is not segment.held
 
     def refuse(self, why: str) -> None:
         """It takes no more appends from now on. Does not block: an append may hold the lock while the disk hangs."""

@@ -364,9 +364,7 @@ def test_reads_beside_appends_and_deletions(tmp_path: Path) -> None:
 @pytest.mark.parametrize("instead", ["nothing", "a copy", "a link to itself"])
 def test_a_log_knows_whether_its_folder_is_where_it_was(tmp_path: Path, instead: str) -> None:
     log = filled(tmp_path / "t-0", 50)
-    assert len(list(log._segments)) > 2
     assert log.is_in_place
-    assert all(each.is_in_place for each in log._segments)  # nothing is asked of closed ones
     log.folder.rename(tmp_path / "away")
     if instead == "a copy":
         shutil.copytree(tmp_path / "away", log.folder)
