@@ -26,6 +26,7 @@ NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 _datasync = getattr(os, "fdatasync", os.fsync)
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)  # errors of an open: nothing was done; a later try may succeed
 NOT_OPENED = (*NO_DESCRIPTOR, errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # the same, where the folder may be away, too
+AWAY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.ESTALE)  # errors of a look: it is not there
 UNREADABLE = (errno.EIO, errno.ENODATA, 117)  # errors of a read: the disk has lost these bytes (117: EUCLEAN)
 _NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, *_NOT_SUPPORTED)  # errors of the sync of a parent that is not ours
@@ -195,12 +196,11 @@ class Disk:
         return f"{boot} {found.st_dev} {found.st_ino}"
 
     def is_at(self, path: Path, file: File) -> bool:
-        """Whether the path leads to this open file. If that can't be found out, for lack of rights say, it does not:
-        the next open won't find the file either."""
+        """Whether the path leads to this open file; or nobody knows, because the disk does not tell."""
         try:
             return os.path.samestat(os.fstat(file.fd), os.stat(path))
-        except OSError:
-            return False
+        except OSError as error:
+            return error.errno not in AWAY
 
     def rename(self, old: Path, new: Path) -> None:
         os.replace(old, new)

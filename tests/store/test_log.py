@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import threading
 import time
@@ -418,3 +420,17 @@ def test_a_log_is_refused_at_once_while_an_append_hangs(tmp_path: Path, monkeypa
     with pytest.raises(StorageError, match="it was moved"):
         log.sync()
     assert log.synced_offset == 0
+
+
+@pytest.mark.parametrize(("number", "is_in_place"), [(errno.EACCES, False), (errno.ESTALE, False), (errno.EIO, True)])
+def test_a_disk_that_does_not_tell_where_a_log_is_refuses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_in_place: bool
+) -> None:
+    def stat(path: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    log = filled(tmp_path, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", stat)
+        found = log.is_in_place
+    assert found is is_in_place
