@@ -26,14 +26,13 @@ class AskedFor(NamedTuple):
 
 # The request that this task handles; None: the broker does something by itself. A task that it begins has it, too.
 ASKED: ContextVar[AskedFor | None] = ContextVar("ASKED", default=None)
-
-
+# For whom it works, where that is not the one who asks (`asked_for`).
 _FOR: ContextVar[str | None] = ContextVar("_FOR", default=None)
 
 
 def whose() -> str:
     """Whose turns and limits the work of this task takes: of the one whose request it handles (`Principal.owner`), or
-    for whom another broker has sent it; "": the broker's."""
+    for whom it was `asked_for`; "": the broker's."""
     asked, owner = ASKED.get(), _FOR.get()
     if owner is not None:
         return owner
@@ -42,8 +41,8 @@ def whose() -> str:
 
 @contextmanager
 def asked_for(owner: str) -> Iterator[None]:
-    """The request that is handled is another broker's, which has sent it for this owner (`whose` there). "": it does
-    not say for whom."""
+    """What is done in the body, and by tasks that it begins, is for this owner, whoever asks: another broker that has
+    told for whom (`whose` there), say. "": for the broker itself, or nobody has told for whom."""
     token = _FOR.set(owner)
     try:
         yield
