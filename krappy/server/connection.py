@@ -104,6 +104,7 @@ class Connection(Channel):
         self.session = Session(server.broker, client, self, server.max_frame, server.allowance, address)
         self._enter(speech.admission, self.session)
         self._tasks = 0
+        self._asked: dict[type[Request], AskedFor] = {}  # kept, since making one takes as long as a lookup of a key
         self._beginning = trio.Lock()  # held by the one of its tasks that waits for its turn to begin
 
     def _broken(self, error: KrappyError) -> None:
@@ -138,7 +139,7 @@ class Connection(Channel):
                 self._tell_ended("a request came before its sender had logged in again")
                 self.finish()
                 raise AuthenticationFailed("log in first: this listener has users")
-            ASKED.set(AskedFor(self.session, cls.__name__))
+            ASKED.set(self._asked.get(cls) or self._asked.setdefault(cls, AskedFor(self.session, cls.__name__)))
             request = parse(cls, values)
             handler, streams, _ = self._served[cls]
             answer = (

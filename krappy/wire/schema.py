@@ -12,7 +12,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, fields
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform
 
 import msgpack
@@ -164,8 +164,6 @@ def _named(value: Any) -> bool:
 
 
 _pack: Callable[[Any], bytes] = msgpack.Packer(autoreset=True).pack
-_name = cache(_pack)  # of a field, of which there are few
-_MAP_HEADERS = [bytes((0x80 | count,)) for count in range(16)]
 
 
 class _WhenUsed:
@@ -224,12 +222,11 @@ class Base:
         """This message as a msgpack map with its correlation id, in parts: the field `last` is not copied."""
         fields = {"id": id, **self.__dict__}
         rest = fields.pop(last)
-        head = _pack(fields)
-        # The map's header counts one field more than `head` has. It has room for 15; no message comes near.
-        found = [_MAP_HEADERS[head[0] + 1 - 0x80], head[1:], _name(last)]
+        fields[last] = None  # one byte of msgpack at the end, in whose place its value comes
+        head = _pack(fields)[:-1]
         if self.raw is None:
-            return [*found, _bin_header(len(rest)), rest]
-        return [*found, _array_header(len(rest)), *rest]
+            return [head, _bin_header(len(rest)), rest]
+        return [head, _array_header(len(rest)), *rest]
 
     def body(self, id: int) -> bytes:
         """This message as a msgpack map with its correlation id."""
