@@ -10,7 +10,8 @@
 - A session belongs to the user, at the address, that has opened it: other users of the group may not be allowed to read
   all of its topics.
 - A session ends with its connection. Then what its member has acquired goes to others, and counts as delivered: it may
-  be what the member died of.
+  be what the member died of. So it does when the member ends its session (KAFKA-19972): most programs close their
+  consumer in an orderly way when they fail, and a record on which each of them fails would come for ever.
 - A partition stays in its session until the member forgets it, whatever becomes of it here. While another broker that
   keeps the group's state is away, the partition brings nothing, as in Kafka; a client would not know the error.
 - A request may name a partition only to acknowledge, and forget it, too: Kafka's consumer does so when it is assigned
@@ -242,8 +243,8 @@ class ShareRequest:
         }
 
     def end(self) -> None:
-        """Ends the session."""
-        self.connection.end(self.group, self.member)
+        """Ends the session. What the member has acquired counts as delivered if it asks for that end."""
+        self.connection.end(self.group, self.member, seen=self.epoch == FINAL)
 
 
 def _refused(error: KrappyError) -> Message:

@@ -257,9 +257,9 @@ class ShareConnection:
     def forget(self, session: ShareSession) -> None:
         self._sessions.pop(session, None)
 
-    def end(self, group: ShareLeases, session: ShareSession) -> None:
-        """The member ends its session."""
-        self._owner.close_session(group, session, seen=False)
+    def end(self, group: ShareLeases, session: ShareSession, *, seen: bool) -> None:
+        """As `ShareLeases.close_session`."""
+        self._owner.close_session(group, session, seen=seen)
 
     def make_room(self, session: ShareSession, more: int) -> None:
         """As `SharePartitions.make_room`."""
