@@ -84,12 +84,12 @@ class Audit:
 
     def denied(self, principal: Principal, grant: Grant, reason: str) -> None:
         facts = {**audit.who(principal), **_resource(grant), "reason": reason}
-        self._report("denied", facts, _source(principal), ("denied", *_source(principal), _short(grant)))
+        self._report("denied", facts, _source(principal), ("denied", *_asker(principal), _short(grant)))
 
     def allowed(self, principal: Principal, grant: Grant) -> None:
         if self._reads or grant.op not in READS:
             facts = {**audit.who(principal), **_resource(grant)}
-            repeats = ("allowed", *_source(principal), _short(grant))
+            repeats = ("allowed", *_asker(principal), _short(grant))
             self._report("allowed", facts, _source(principal), repeats, pace=ALLOWED)
 
     def changed(self, kind: str, name: str, before: Any, after: Any) -> None:
@@ -151,7 +151,7 @@ class Audit:
 
     def ended(self, principal: Principal, reason: str, grant: Grant | None = None) -> None:
         resource = {} if grant is None else _resource(grant)
-        repeats = ("ended", *_source(principal), reason, grant and _short(grant))
+        repeats = ("ended", *_asker(principal), reason, grant and _short(grant))
         self._report("ended", {**audit.who(principal), **resource, "reason": reason}, _source(principal), repeats)
 
     def throttled(self, quota: str, user: str, client_id: str, host: str, seconds: float) -> None:
@@ -159,7 +159,7 @@ class Audit:
         principal = ANONYMOUS if asked is None else asked.asker.principal
         facts = {**audit.who(principal), "quota": quota, "user": user or None, "seconds": round(seconds, 3)}
         repeats = ("throttled", quota, user, client_id, host)
-        self._report("throttled", facts, (*_source(principal), host), repeats)
+        self._report("throttled", facts, (*_source(principal), network(host)), repeats)
 
     def _report(
         self,
@@ -249,6 +249,12 @@ def _has_asked(principal: Principal, facts: Facts) -> bool:
 
 
 def _source(principal: Principal) -> Source:
+    """Whose pace counts. All addresses of a network are one: whoever has one of them has all."""
+    return (principal.names, network(principal.host))
+
+
+def _asker(principal: Principal) -> Source:
+    """Who is denied or allowed something again."""
     return (principal.names, principal.host)
 
 

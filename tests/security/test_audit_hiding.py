@@ -23,7 +23,8 @@ from krappy.broker import audit_backlog
 from krappy.broker.audit_topic import AuditTopic
 from krappy.console import sessions
 from krappy.core.security.audit import FAILED, USUAL
-from krappy.core.security.operations import Op, Resource
+from krappy.core.security.operations import Grant, Op, Resource
+from krappy.core.security.principal import Principal
 from krappy.logs import AUDIT, Logger, Reporter
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire.kafka import ApiKey
@@ -81,6 +82,34 @@ def test_denials_hide_no_change_and_nobody_elses_line(tmp_path: Path) -> None:
     denied = [line for line in lines if line["event"] == "denied"]
     assert len(denied) <= USUAL.most + 2
     assert sum(line.get("left_out", 0) for line in lines) >= 2 * USUAL.most - len(denied)
+
+
+def test_the_addresses_of_one_network_have_the_lines_of_one() -> None:
+    """Whoever has one address of IPv6 has all of its /64. Otherwise his lines would fill the file, and drive others
+    out."""
+    lines: list[tuple[str, str]] = []
+    config: Any = SimpleNamespace(audit_sink="stderr", audit_allowed="all")
+    lender: Any = SimpleNamespace(config=config, report=lambda event, **facts: lines.append((event, facts["host"])))
+    audit = audit_module.Audit(lender)
+    grant = Grant(Resource.TOPIC, "orders", Op.READ)
+
+    def seen(event: str) -> list[str]:
+        return [host for what, host in lines if what == event]
+
+    for name in ("denied", "allowed", "ended", "authenticated", "throttled"):
+        for number in range(2 * USUAL.most):
+            host = f"2001:db8::{number + 1:x}"
+            user = Principal(name=name, mechanism="PLAIN", host=host)
+            audit.authenticated(user) if name == "authenticated" else None
+            audit.denied(user, grant, "no ACL allows it") if name == "denied" else None
+            audit.allowed(user, grant) if name == "allowed" else None
+            audit.ended(user, "its time is over") if name == "ended" else None
+            audit.throttled("producer_byte_rate", "", "", host, 1.0) if name == "throttled" else None
+        if name != "throttled":  # whose line has who was throttled, not who asked
+            assert len(set(seen(name))) == len(seen(name)), "the lines of several addresses are told apart"
+        assert len(seen(name)) <= USUAL.most + 2, name
+    audit.denied(Principal(name="denied", host="2001:db8:1::1"), grant, "no ACL allows it")
+    assert seen("denied")[-1] == "2001:db8:1::1", "another network has lines of its own"
 
 
 def fail(broker: RunningBroker, user: str, client_id: str = "x") -> None:

@@ -5,7 +5,7 @@ Rules, kept here:
 - A line is one JSON object, whatever names peers choose: control characters are escaped, long texts are cut.
 - If the same principal is denied the same again, on the same resource, it is only counted. The number (`repeated`) is
   in the next such line, or in a line of its own once `REPEAT_S` are over.
-- A change is always told. For everything else a source (a user at an address) has as many lines as its `LinePace` says.
+- A change is always told. For everything else a source (a user in a network) has as many lines as its `LinePace` says.
   What is beyond them is counted (`left_out`), and so is what there is no room to remember. Thus nobody can hide what
   others do, or what he changes himself.
 - Failures to log in, which anybody can cause, have a trail, a pace and a place of their own. Those of an address that
