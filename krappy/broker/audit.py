@@ -158,6 +158,8 @@ class Audit:
         asked = ASKED.get()
         principal = ANONYMOUS if asked is None else asked.asker.principal
         facts = {**audit.who(principal), "quota": quota, "user": user or None, "seconds": round(seconds, 3)}
+        if host:  # of one who has not logged in: so far it may have sent no request that could tell
+            facts["host"] = host
         repeats = ("throttled", quota, user, client_id, host)
         self._report("throttled", facts, (*_source(principal), network(host)), repeats)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -372,6 +373,18 @@ def test_throttling_is_told(audited: Audited) -> None:
         client.security.alter_quotas({"controller_mutation_rate": None}, user="admin")
     found = audited.wait(lambda line: line["event"] == "throttled")
     assert {"quota": "controller_mutation_rate", "user": "admin", "principal": "User:admin"}.items() <= found.items()
+
+
+def test_the_address_is_told_whose_connections_come_too_fast(audited: Audited) -> None:
+    host, _, port = audited.broker.address.rpartition(":")
+    with audited.broker.connect(user="admin", password=SECRET) as client:
+        client.security.alter_quotas({"connection_creation_rate": 1.0}, ip="127.0.0.9")
+        for _ in range(5):
+            with socket.create_connection((host, int(port)), 30, ("127.0.0.9", 0)):
+                pass
+        found = audited.wait(lambda line: line.get("quota") == "connection_creation_rate")
+        client.security.alter_quotas({"connection_creation_rate": None}, ip="127.0.0.9")
+    assert (found["event"], found["host"], found["principal"]) == ("throttled", "127.0.0.9", "User:ANONYMOUS")
 
 
 def test_no_name_breaks_a_line_and_no_peer_fills_the_file(audited: Audited) -> None:
