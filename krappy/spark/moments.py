@@ -66,7 +66,8 @@ class TableSource(NamedTuple):
             check_led(self.topic, each, sure=True)
         starts = {each.partition: each.start for each in info.partitions}
         ends = {each.partition: each.last_stable_offset for each in info.partitions}
-        view, tombstones = info.settings["view.enable"], float(info.settings["delete.retention.ms"])
+        # Not everybody who may read a topic is told its settings. Then a tombstone may be gone at any time.
+        view, tombstones = info.settings.get("view.enable"), float(info.settings.get("delete.retention.ms", 0))
         return Moment((info.id, view, tombstones, info.scattered), starts, ends, taken, tombstones / 1000)
 
     @contextmanager

@@ -3,6 +3,9 @@
 It is in the executor's own folder, which Spark removes with the executor. The file says of which moment it is: a worker
 that maps it reads later changes from the log, as for its own answers (`kept.py`). If a worker dies while it writes, the
 kernel releases its lock, and the others never see the half file.
+
+A program may read as several users, so each user has files of its own: who may not read a table gets nothing of it
+because somebody else has read it.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Any
@@ -36,9 +40,17 @@ class SharedAmongWorkers:
     """The file that an executor's workers share for one source. `within` None: there is none, nothing is shared."""
 
     def __init__(self, within: Path | None, source: TableSource) -> None:
-        name = repr((source.connected.address, source.topic, source.columns)).encode()
-        self._file = within and within / f"{blake2b(name, digest_size=16).hexdigest()}.arrow"
+        self._within, self._source = within, source
         self._seen = 0  # mtime (ns) of the file that was opened last
+
+    @cached_property
+    def _file(self) -> Path | None:
+        """Raises ConnectionLost."""
+        if self._within is None:
+            return None
+        connected, topic, columns = self._source
+        name = repr((connected.address, connected.ping().principal, topic, columns)).encode()
+        return self._within / f"{blake2b(name, digest_size=16).hexdigest()}.arrow"
 
     def newer(self) -> tuple[Moment, list[Chunk]] | None:
         """The shared table, and its moment: no entry is older than that. None if there is no file, or none that is

@@ -9,7 +9,8 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,12 @@ import pytest
 from pyspark.sql import functions as sf
 
 from krappy.blocking import Client
+from krappy.clients.acls import AclInfo
+from krappy.errors import TopicAuthorizationFailed
 from krappy.spark import kept, lookup, shared, whole
 from krappy.spark.chunk import ordered
 from krappy.spark.moments import TableSource
+from krappy.testing.running import run_broker
 from tests.spark.test_by_key import fill, values
 from tests.spark.test_kept import known, written_and_looked_up
 
@@ -95,6 +99,52 @@ def test_one_worker_reads_it_for_all(
     assert look(client, topic, ["u0", "u1", "u2", "n", "no"]) == ["v0", "other", None, "new", None]
     assert snapshots == [topic]
     assert [each.suffix for each in sorted(folder.iterdir())] == [".arrow", ".lock"]
+
+
+@contextmanager
+def with_users(folder: Path) -> Iterator[tuple[Client, Client]]:
+    """The clients of Ada, who may do everything, and of Eve, who may do nothing, at a broker with the topic `hers`."""
+    (users := folder / "users").mkdir()
+    for name in ("ada", "eve"):
+        (users / name).write_text("a-secret")
+    listener = {"listen_native": "SASL_PLAINTEXT://127.0.0.1:0", "users_dir": str(users), "super_users": "User:ada"}
+    with (
+        run_broker(folder / "data", durability="os", **listener) as broker,
+        broker.connect(user="ada", password="a-secret") as ada,
+        broker.connect(user="eve", password="a-secret") as eve,
+    ):
+        ada.create_topic("hers", 2)
+        fill(ada, "hers", 100)
+        yield ada, eve
+
+
+def test_a_table_is_shared_by_one_users_workers_alone(
+    tmp_path: Path, folder: Path, another: Callable[[], None]
+) -> None:
+    """Queries of one program may log in as different users. One who may not read the topic is told nothing of its
+    table, whoever has read that."""
+    with with_users(tmp_path) as (ada, eve):
+        ada.add_acls([AclInfo("topic", "hers", "User:eve", each) for each in ("write", "describe_configs")])
+        assert look(ada, "hers", keys(100)) == expected(100)
+        another()
+        with pytest.raises(TopicAuthorizationFailed):
+            look(eve, "hers", keys(100))
+
+
+def test_who_may_read_a_topic_and_is_not_told_its_settings(
+    tmp_path: Path, folder: Path, another: Callable[[], None]
+) -> None:
+    with with_users(tmp_path) as (ada, eve):
+        ada.add_acls([AclInfo("topic", "hers", "User:eve", "read")])
+        for _ in range(2):
+            assert look(eve, "hers", keys(100)) == expected(100)
+            another()
+        with ada.producer("hers") as producer:
+            producer.send("other", key="u1")
+            producer.send(None, key="u2")
+        for _ in range(2):
+            assert look(eve, "hers", ["u0", "u1", "u2", "no"]) == ["v0", "other", None, None]
+            another()
 
 
 @pytest.mark.parametrize("count", [50, 100, 150])
