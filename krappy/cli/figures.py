@@ -11,7 +11,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from krappy import blocking
 from krappy.cli.contexts import login
@@ -20,6 +20,7 @@ from krappy.clients.security import ClientSecurity
 from krappy.clients.values import address as parse_address
 from krappy.clients.values import addresses
 from krappy.errors import KrappyError
+from krappy.settings.listeners import on_loopback
 
 ABOVE = 1000  # the console's port less that of the native protocol, by default; used when no broker can be asked
 SECONDS = 10.0  # timeout of a request
@@ -53,8 +54,16 @@ def console_of(address: str) -> str:
     return str(given[0]._replace(port=given[0].port + ABOVE))
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """The console redirects nobody. Whoever does would be sent the password, wherever he points to."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None  # so that it is an HTTPError
+
+
 class ConsoleFigures:
-    """Reads figures from the console at `url`, with `token` if it needs one."""
+    """Reads figures from the console at `url`, with `token` if it needs one. A user's password, or a token of an
+    identity provider, is sent as it is: so over TLS, or to this machine, unless `url` begins with http://."""
 
     def __init__(self, url: str, token: str | None) -> None:
         security = ClientSecurity(**login())  # type: ignore[arg-type]
@@ -67,9 +76,21 @@ class ConsoleFigures:
         elif security.user is not None:
             pair = f"{security.user}:{security.password()}".encode(errors="surrogateescape")
             self._headers["Authorization"] = f"Basic {b64encode(pair).decode()}"
+        self._given = url, token
+        self._shows = self._token is not None or (security.user is not None and not token)
         # Without the proxies of the environment: the console is most often on this machine.
-        handlers = [urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=security.context)]
+        handlers = [
+            _NoRedirects(),
+            urllib.request.ProxyHandler({}),
+            urllib.request.HTTPSHandler(context=security.context),
+        ]
         self._open = urllib.request.build_opener(*handlers).open
+
+    def like(self, address: str) -> ConsoleFigures:
+        """The console at HOST:PORT, of another broker, to be asked in the same way."""
+        url, token = self._given
+        scheme, told, _ = url.partition("://")
+        return ConsoleFigures(f"{scheme}://{address}" if told else address, token)
 
     def get(self, path: str, **query: Any) -> Any:
         """The JSON that the API answers for a path. Raises Failure."""
@@ -97,6 +118,8 @@ class ConsoleFigures:
     ) -> Iterator[Any]:
         """The answer for a path, which may be silent for `seconds`. A request with a `body` changes something. Errors,
         those of reading the answer too, are raised as Failure."""
+        if self._shows and "://" not in self._given[0]:
+            _check_place(self._url)
         where = f"{self._url}/api/v1/{path}" + (f"?{urlencode(query, doseq=True)}" if query else "")
         headers = {**self._headers, **({} if body is None else CHANGES)}
         if self._token is not None:
@@ -139,6 +162,17 @@ class ConsoleFigures:
             page = self.get(what, limit=PAGE, after=page["after"])
             found += page[what]
         return found
+
+
+def _check_place(url: str) -> None:
+    """Raises Failure unless a password may be sent there. The native protocol does not send it (SCRAM), and nobody has
+    proved that the console is there: a broker without TLS has told its port."""
+    place = urlsplit(url)
+    if place.scheme != "https" and not on_loopback(place.hostname or ""):
+        raise Failure(
+            f"the password or token would be sent to {url} as it is: connect with TLS (--ca, --tls), or give "
+            f"--url {url} if nobody else can read it"
+        )
 
 
 def _reason(error: urllib.error.HTTPError) -> str:

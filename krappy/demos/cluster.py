@@ -163,7 +163,7 @@ def _told(show: Show, brokers: dict[int, DemoBroker]) -> Iterator[None]:
     ended = threading.Event()
 
     def tell() -> None:
-        for each in ClusterWatch(console(brokers), None, {}, lambda line: None).changes():
+        for each in ClusterWatch(console(brokers), {}, lambda line: None).changes():
             if ended.is_set():
                 return
             if each["kind"] in TOLD:

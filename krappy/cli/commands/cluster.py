@@ -105,7 +105,7 @@ def watch(address: str, url: str | None, token: str | None, wanted: str, trouble
       krappy cluster watch --json | jq -r 'select(.kind == "leader") | .text'
     """
     console = ConsoleFigures(url or console_of(address), token)
-    watched = ClusterWatch(console, token, _query(wanted, troubled))
+    watched = ClusterWatch(console, _query(wanted, troubled))
     if not as_json:
         print_state(watched.state)
         output.write_lines([""])
@@ -214,11 +214,10 @@ class ClusterWatch:
     def __init__(
         self,
         console: ConsoleFigures,
-        token: str | None,
         query: Mapping[str, str],
         note: Callable[[str], None] = output.note,
     ) -> None:
-        self._console, self._token, self._query, self._note = console, token, query, note
+        self._console, self._query, self._note = console, query, note
         self.state = read_state(console, query)
         self._told: deque[tuple[int, str]] = deque(maxlen=REMEMBERED)  # (at_ms, text) of the last changes
 
@@ -249,7 +248,7 @@ class ClusterWatch:
         """Watches another broker from now on, or the same one once it is back. Returns the state as that broker tells
         it."""
         others = [
-            ConsoleFigures(each["endpoints"][HTTP], self._token)
+            self._console.like(each["endpoints"][HTTP])
             for each in state["brokers"]
             if each["id"] != state["told_by"] and HTTP in each["endpoints"]
         ]
