@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as sf
 
-from krappy.errors import ConfigError
+from krappy.errors import ConfigError, TopicAuthorizationFailed
 from krappy.pipelines import archive
 from krappy.pipelines.following import Tell, silent
 from krappy.spark.connections import client
@@ -61,9 +61,13 @@ def run(
 ) -> Compared:
     """Compares table and log. `path`: the archive. `save`: a new folder for all differences, as Parquet files.
 
-    Raises ConfigError if the topic has events, and the archive has none of them.
+    Raises ConfigError if the topic has events, and the archive has none of them; TopicAuthorizationFailed.
     """
     broker = client(address)
+    if not broker.describe(topic).settings:
+        raise TopicAuthorizationFailed(
+            f"it needs DESCRIBE_CONFIGS on the topic '{topic}': its cleanup.policy tells which entries may be gone"
+        )
     archived = archive.events(spark, path, topic).drop("date", "timestampType")
     with _held(spark, topic, address, len(broker.describe(topic).partitions)) as (found, offsets):
         info = broker.describe(topic)

@@ -16,11 +16,13 @@ from pyspark.sql import functions as sf
 from krappy.blocking import Client
 from krappy.cli.commands.pipeline import typed
 from krappy.cli.main import run
-from krappy.errors import ConfigError, KrappyError
+from krappy.clients.acls import AclInfo
+from krappy.errors import ConfigError, KrappyError, TopicAuthorizationFailed
 from krappy.pipelines import archive, backfill, reconcile, rollup, scd2
 from krappy.pipelines.following import Done, said, worked
 from krappy.pipelines.sessions import cause, running
 from krappy.spark.versions import features
+from krappy.testing.running import run_broker
 from krappy.types import Event
 from tests.long import long
 
@@ -410,3 +412,21 @@ def test_a_windows_key_is_its_begin_in_utc(spark: SparkSession, zone: str) -> No
 def test_an_aggregate_that_is_called_like_a_windows_bound(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the aggregate 'From' has the name of one of the window's bounds"):
         rollup.run(spark, "a", "b", aggregates={"From": "count(*)"}, checkpoint=str(tmp_path), window="1 hour")
+
+
+def test_reconcile_needs_to_know_the_settings(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One who may read a topic may not be told its settings. Then nobody knows which entries the table may lack."""
+    (users := tmp_path / "users").mkdir()
+    for name in ("ada", "eve"):
+        (users / name).write_text("a-secret")
+    listener = {"listen_native": "SASL_PLAINTEXT://127.0.0.1:0", "users_dir": str(users), "super_users": "User:ada"}
+    with run_broker(tmp_path / "data", durability="os", **listener) as broker:
+        with broker.connect(user="ada", password="a-secret") as ada:
+            ada.create_topic("hers")
+            ada.add_acls([AclInfo("topic", "hers", "User:eve", "read")])
+        monkeypatch.setenv("KRAPPY_USER", "eve")
+        monkeypatch.setenv("KRAPPY_PASSWORD_FILE", str(users / "eve"))
+        with pytest.raises(TopicAuthorizationFailed, match="needs DESCRIBE_CONFIGS on the topic 'hers'"):
+            reconcile.run(spark, "hers", str(tmp_path / "archive"), address=broker.address)
