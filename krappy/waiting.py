@@ -6,7 +6,7 @@ The broker and the server share only these primitives; both run on one trio even
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from operator import itemgetter
@@ -16,6 +16,7 @@ import trio
 
 T = TypeVar("T")
 S = TypeVar("S")
+K = TypeVar("K", bound=Hashable)
 LOOK_S = 0.25  # between two looks whether a wait is still of use
 MANY = 500  # subscribers of a signal that are called in one round of the event loop
 
@@ -108,6 +109,52 @@ async def wait_any(signals: Iterable[Signal], ready: Callable[[], bool], seconds
     finally:
         for signal in signals:
             signal.unsubscribe(wake)
+
+
+class Errands(Generic[K]):
+    """Work that is done at the same time, each for a key. One that hangs keeps no other waiting: it goes on by itself.
+
+    `late(key)` is called when one ends that was not waited for to its end."""
+
+    def __init__(self, nursery: trio.Nursery, seconds: float, late: Callable[[K], None]) -> None:
+        """`seconds`: how long `run` waits at the most."""
+        self._nursery, self._seconds, self._late = nursery, seconds, late
+        self._under_way: set[K] = set()
+
+    def __len__(self) -> int:
+        """For how many keys work is under way."""
+        return len(self._under_way)
+
+    def __contains__(self, key: K) -> bool:
+        """Whether work for this key is under way."""
+        return key in self._under_way
+
+    async def run(self, works: Mapping[K, Callable[[], Awaitable[object]]]) -> bool:
+        """Does this work, but for keys for which some is under way. Returns whether all of it was done in time."""
+        begun = [key for key in works if key not in self._under_way]
+        if not begun:
+            return not works
+        waited_for, ended = set(begun), trio.Event()
+
+        async def one(key: K) -> None:
+            try:
+                await works[key]()
+            finally:
+                self._under_way.discard(key)
+                if key not in waited_for:
+                    self._late(key)
+                waited_for.discard(key)
+                if not waited_for:
+                    ended.set()
+
+        self._under_way |= waited_for
+        for key in begun:
+            self._nursery.start_soon(one, key)
+        with trio.move_on_after(self._seconds):
+            await ended.wait()
+        in_time = not waited_for
+        waited_for.clear()
+        return in_time and len(begun) == len(works)
 
 
 class Waits:

@@ -4,7 +4,8 @@
   and new ones; for all others the leader still waits. It holds the request until there is news of any partition, and
   answers with those that have news. So the work for a request grows only with the news.
 - All events of an answer are put on disk together, and then the next request tells how far each partition is. No
-  request is sent meanwhile: the leader would hold it, and could not be told how far they are.
+  request is sent meanwhile: the leader would hold it, and could not be told how far they are. But a partition for which
+  the disk hangs is not waited for longer than `HANGS_S`: it is named again once its events are on disk.
 - A partition whose log has been shortened, as the leader's was before, is named again: the leader waits for that.
 - A partition that is throttled is named only while the quota has room, and for a second's worth of bytes (KIP-73).
 - A partition that is added while its leader holds a request does not wait for the answer: the request is given up, with
@@ -13,7 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 from math import inf
 from typing import NamedTuple
@@ -29,11 +30,12 @@ from krappy.core.cluster.state import NOBODY
 from krappy.core.throttle import ReplicationQuota
 from krappy.errors import BrokerError, KrappyError
 from krappy.ports import FollowerPort
-from krappy.waiting import Signal, wait_any
+from krappy.waiting import Errands, Signal, wait_any
 from krappy.wire.kafka import ApiKey
 
 LEAST_VERSION = 15  # of Fetch: the first with replica_state (KIP-903)
 HELD_S = 0.05
+HANGS_S = 1.0
 LARGEST_BATCH = 64 << 20  # bytes: the largest request of a producer by default
 LAST_EPOCH = 2**31 - 1  # of a session (KIP-227); 1 comes after it
 QUOTA_LOOK_S = 1.0  # between two looks while a quota is used up: a partition may come into sync, the quota may change
@@ -126,6 +128,7 @@ class LeaderFetch:
         self._held = trio.CancelScope()  # of the request that is outstanding
         self._sent = 0.0  # when it was sent
         self._failed = ""  # the failure that has been reported, if no answer has come since
+        self._errands: Errands[PartitionKey]  # what came is put on disk
 
     def set(self, ports: Iterable[FollowerPort]) -> None:
         """From now on these are fetched."""
@@ -161,11 +164,13 @@ class LeaderFetch:
     async def run(self) -> None:
         with self._scope:
             try:
-                while True:
-                    named = await self._due()
-                    answer = await self._ask(named)
-                    if answer is not None:
-                        await self._take(answer)
+                async with trio.open_nursery() as nursery:
+                    self._errands = Errands(nursery, HANGS_S, lambda _: self._news.set())
+                    while True:
+                        named = await self._due()
+                        answer = await self._ask(named)
+                        if answer is not None:
+                            await self._take(answer)
             finally:
                 self._link.close()
 
@@ -176,8 +181,9 @@ class LeaderFetch:
             if self._owner.broker_epoch() >= 0:
                 self._name_shortened()
                 now = trio.current_time()
-                ready = [each for each in self._unnamed.values() if each.stands and self._due_at(each, now) <= now]
-                await _all([each.finish for each in ready if each.unfinished])
+                unnamed = [each for key, each in self._unnamed.items() if key not in self._errands]
+                ready = [each for each in unnamed if each.stands and self._due_at(each, now) <= now]
+                await self._errands.run({each.key: each.finish for each in ready if each.unfinished})
                 found = [each for each in ready if each.stands and not each.unfinished]
                 if found or any(each.stands for each in self._waiting.values()):
                     return found
@@ -290,38 +296,30 @@ class LeaderFetch:
         return [{"topic_id": id, "partitions": indexes} for id, indexes in topics.items()]
 
     async def _take(self, answer: Message) -> None:
-        """Takes an answer. Returns when all its events are on disk."""
+        """Takes an answer. Returns when all its events are on disk, or the disk hangs."""
         quiet: list[tuple[FollowedPartition, Message]] = []
-        busy: list[tuple[FollowedPartition, Message]] = []
+        works: dict[PartitionKey, Callable[[], Awaitable[None]]] = {}
         for topic in answer["responses"]:
             for row in topic["partitions"]:
                 found = self._waiting.pop((topic["topic_id"], row["partition_index"]), None)
                 if found is not None:
-                    (quiet if is_quiet(row) else busy).append((found, row))
+                    if is_quiet(row):
+                        quiet.append((found, row))
+                    else:
+                        works[found.key] = partial(self._take_rows, [(found, row)])
                     if found.port.is_throttled:
                         self._owner.quota.spend(len(row["records"] or b""), trio.current_time())
-        await _all([partial(found.take, row) for found, row in busy] + ([partial(_in_turn, quiet)] if quiet else []))
-        for found, _ in (*busy, *quiet):
+        if quiet:  # they seldom wait for the disk, so they are taken in turn
+            works[quiet[0][0].key] = partial(self._take_rows, quiet)
+        await self._errands.run(works)
+        if not self._session[0]:
+            self._begin_anew()
+        if not works and trio.current_time() < self._sent + HELD_S:
+            await trio.sleep(HELD_S)  # the leader did not hold the request, because it is about to stop
+
+    async def _take_rows(self, rows: Iterable[tuple[FollowedPartition, Message]]) -> None:
+        for found, row in rows:
+            await found.take(row)
             self._name_again(found)
             if found.follows_start:
                 self._shortening[found.key] = found
-        if not self._session[0]:
-            self._begin_anew()
-        if not quiet and not busy and trio.current_time() < self._sent + HELD_S:
-            await trio.sleep(HELD_S)  # the leader did not hold the request, because it is about to stop
-
-
-async def _in_turn(answers: Iterable[tuple[FollowedPartition, Message]]) -> None:
-    """Takes answers that seldom wait for the disk."""
-    for found, row in answers:
-        await found.take(row)
-
-
-async def _all(works: Sequence[Callable[[], Awaitable[None]]]) -> None:
-    """Runs these at the same time."""
-    if len(works) == 1:
-        await works[0]()
-        return
-    async with trio.open_nursery() as nursery:
-        for work in works:
-            nursery.start_soon(work)

@@ -1,12 +1,14 @@
-"""A broker whose disk fails. `failing` starts `krappy serve --data FOLDER …`. While the file FOLDER.fails exists, a
-sync fails if the path of the synced file contains the text that is in FOLDER.fails."""
+"""A broker whose disk fails or hangs. `failing` starts `krappy serve --data FOLDER …`. While the file FOLDER.fails
+exists, a sync fails if the path of the synced file contains the text that is in FOLDER.fails. While FOLDER.hangs
+exists, a sync of such a file does not end."""
 
 from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from tests.process import BrokerProcess, Child, launcher, write_at_once
@@ -16,14 +18,13 @@ def failing(arguments: list[str], stdin: int, stdout: int, stderr: int) -> Child
     return launcher(__name__)(arguments, stdin, stdout, stderr)
 
 
-def _file(data: Path) -> Path:
-    return data.with_name(f"{data.name}.fails")
+def _file(data: Path, trouble: str) -> Path:
+    return data.with_name(f"{data.name}.{trouble}")
 
 
 @contextmanager
-def failing_at(broker: BrokerProcess, part: str) -> Iterator[None]:
-    """In this block, syncs of the broker's files fail if their paths contain `part`."""
-    file = _file(broker.data)
+def _troubled(broker: BrokerProcess, trouble: str, part: str) -> Iterator[None]:
+    file = _file(broker.data, trouble)
     write_at_once(file, part)
     try:
         yield
@@ -31,22 +32,38 @@ def failing_at(broker: BrokerProcess, part: str) -> Iterator[None]:
         file.unlink()
 
 
+def failing_at(broker: BrokerProcess, part: str) -> AbstractContextManager[None]:
+    """In this block, syncs of the broker's files fail if their paths contain `part`."""
+    return _troubled(broker, "fails", part)
+
+
+def hanging_at(broker: BrokerProcess, part: str) -> AbstractContextManager[None]:
+    """As `failing_at`, but the syncs begin, and end after this block."""
+    return _troubled(broker, "hangs", part)
+
+
+def _names(file: Path, path: str) -> bool:
+    try:
+        return file.read_text() in path
+    except FileNotFoundError:
+        return False
+
+
 def run(arguments: list[str]) -> int:
     """Runs `krappy ARGUMENTS` on a disk that may fail."""
     from krappy.cli.main import run
     from krappy.store.disk import File
 
-    told = _file(Path(arguments[arguments.index("--data") + 1]))
+    data = Path(arguments[arguments.index("--data") + 1])
+    fails, hangs = _file(data, "fails"), _file(data, "hangs")
     sync = File.fdatasync
 
     def fdatasync(self: File) -> None:
-        try:
-            part = told.read_text()
-        except FileNotFoundError:
-            pass
-        else:
-            if part in str(self.path):
-                raise OSError(errno.EIO, os.strerror(errno.EIO), str(self.path))
+        path = str(self.path)
+        if _names(fails, path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        while _names(hangs, path):
+            time.sleep(0.02)
         sync(self)
 
     File.fdatasync = fdatasync  # type: ignore[method-assign]

@@ -142,6 +142,31 @@ async def test_the_offset_is_what_is_on_disk() -> None:
 
 
 @runs
+async def test_a_partition_whose_disk_hangs_keeps_no_other_waiting() -> None:
+    async with pair(partitions=3) as it:
+        it.follow()
+        await it.same()
+        hung = it.follower
+        disk = hung.disk = trio.Event()
+        for leader in it.leaders:
+            leader.produce(b"a")
+        await it.same(1, 2)
+        for leader in it.leaders:
+            leader.produce(b"b")
+        await it.same(1, 2)
+        assert hung.synced == 0
+        it.leader.lead(6)
+        hung.epoch = 6  # it follows anew, and has to finish first what is under way
+        it.follow()
+        it.leaders[1].produce(b"c")
+        await it.same(1, 2)
+        assert all(offset == 0 for _, _, offset in it.leader.progress), "the leader is not told of what is not on disk"
+        hung.disk = None
+        disk.set()
+        await it.same()
+
+
+@runs
 async def test_a_high_watermark_is_told_at_once() -> None:
     async with pair(settings=FetchSettings(wait_max_ms=20_000)) as it:
         it.leader.commits = False

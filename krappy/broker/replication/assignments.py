@@ -3,12 +3,15 @@
 Each topic's change holds the topic's lock. Whatever fails is tried again. Folders are removed only for a topic whose
 deletion is on record, and for a replica that a reassignment has taken away (leaving.py); a topic that the image just
 does not have is closed, and its folders stay.
+
+The disk may hang for minutes at one partition. Only that partition's role, or its topic's change, waits for it: what
+the cluster decides of all others is done meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,7 +31,7 @@ from krappy.core.cluster.state import NOBODY
 from krappy.errors import KrappyError, UnknownTopic
 from krappy.store.local_replicas import ReplicaId
 from krappy.store.log import Log
-from krappy.waiting import Signal, wait_any
+from krappy.waiting import Errands, Signal, wait_any
 
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from krappy.ports.replication import FollowerPort
 
 RETRY_S = 1.0
+HANGS_S = 1.0  # what takes longer is not waited for, before others have their turn
 AT_ONCE = 16  # roles that are taken at the same time: each may wait for a sync
 
 
@@ -61,6 +65,7 @@ class Assignments:
         self._renewed = Signal()
         self._again = False  # a partition has another log, and must take its role with it
         self._leaving = Leaving(runtime, cluster, logs.replicas)
+        self._errands: Errands[str | ReplicaId]  # changes of topics, and roles
 
     async def open(self) -> None:
         """Opens all topics, before this broker registers. The image moves on meanwhile: `run` follows what becomes of a
@@ -79,13 +84,20 @@ class Assignments:
     async def run(self) -> None:
         """Until cancelled."""
         cluster = self._cluster
-        while True:
-            image, epoch = cluster.image, cluster.epoch
-            done = await self._look(image, epoch)
-            self._runtime.topics.changed.fire()
-            changed = partial(self._has_news, image, epoch)
-            await wait_any([cluster.changed, self._renewed], changed, seconds=float("inf") if done else RETRY_S)
-            self._again = False
+        async with trio.open_nursery() as nursery:
+            self._errands = Errands(nursery, HANGS_S, self._look_again)
+            while True:
+                image, epoch = cluster.image, cluster.epoch
+                done = await self._look(image, epoch) and not self._errands
+                self._runtime.topics.changed.fire()
+                changed = partial(self._has_news, image, epoch)
+                await wait_any([cluster.changed, self._renewed], changed, seconds=float("inf") if done else RETRY_S)
+                self._again = False
+
+    def _look_again(self, _: str | ReplicaId) -> None:
+        if not self._errands:  # else it looks after RETRY_S: many roles may be late, and a look takes its time
+            self._again = True
+            self._renewed.fire()
 
     def _has_news(self, image: Image, epoch: int) -> bool:
         return self._again or self._cluster.image is not image or self._cluster.epoch != epoch
@@ -102,21 +114,32 @@ class Assignments:
             if topic is None:
                 done &= await self._try(found.name, partial(self._add, found))
             elif topic.image is not found or self._settings_differ(topic, image):
-                differ = self._settings_differ(topic, image)
-                async with self._runtime.shrinking if differ else nullcontext():  # before the topic's lock
-                    done &= await self._try(found.name, partial(self._change, topic, found, image))
+                before = self._runtime.shrinking if self._settings_differ(topic, image) else nullcontext()
+                done &= await self._try(found.name, partial(self._change, topic, found, image), before)
         for left in self._leaving.due(image):
             done &= await self._try(image.names[left[0]], partial(self._leave, left))
         return await self._take_roles(image, epoch) and done
 
-    async def _try(self, name: str, work: Callable[[], Awaitable[None]]) -> bool:
-        try:
-            async with self._changes.locks.of(name):
-                await work()
-        except KrappyError as error:
-            self._runtime.report("assignment_waits", topic=name, error=str(error))
-            return False
-        return True
+    async def _try(
+        self,
+        name: str,
+        work: Callable[[], Awaitable[None]],
+        before: AbstractAsyncContextManager[object] = nullcontext(),  # noqa: B008  (a constant)
+    ) -> bool:
+        """Whether it was done. If not, it may be under way. `before`: is held, too, and entered before the topic's
+        lock."""
+        done = False
+
+        async def attempt() -> None:
+            nonlocal done
+            try:
+                async with before, self._changes.locks.of(name):
+                    await work()
+                done = True
+            except KrappyError as error:
+                self._runtime.report("assignment_waits", topic=name, error=str(error))
+
+        return await self._errands.run({name: attempt}) and done
 
     # --- topics
 
@@ -210,13 +233,16 @@ class Assignments:
                     partition.report("assignment_waits", error)
                     failed.append(str(partition))
 
-        async with trio.open_nursery() as nursery:
-            for topic in list(self._runtime.topics.values()):
-                for partition in topic.local.values():
-                    if self._taken.get((topic.id, partition.index)) != self._wanted(image, epoch, topic, partition):
-                        nursery.start_soon(take, topic, partition)
+        in_time = await self._errands.run(
+            {
+                (topic.id, partition.index): partial(take, topic, partition)
+                for topic in self._runtime.topics.values()
+                for partition in topic.local.values()
+                if self._taken.get((topic.id, partition.index)) != self._wanted(image, epoch, topic, partition)
+            }
+        )
         self._tell_followers()
-        return not failed
+        return in_time and not failed
 
     def _wanted(self, image: Image, epoch: int, topic: Topic, partition: Partition) -> tuple[int, int]:
         found = image.topics.get(topic.name)
@@ -227,7 +253,9 @@ class Assignments:
     async def _take_role(self, image: Image, epoch: int, topic: Topic, partition: Partition) -> None:
         wanted = version, _ = self._wanted(image, epoch, topic, partition)
         key = topic.id, partition.index
-        follower, log = self._followers[key], partition.log
+        follower, log = self._followers.get(key), partition.log
+        if follower is None:  # it was removed while it waited for its turn
+            return
         if epoch < 0 or version < 0 or partition.gone is not None:
             await partition.rest()
             follower.leader = NOBODY
@@ -245,7 +273,7 @@ class Assignments:
             follower.is_candidate = self._runtime.id in (*state.isr, *state.elr)
             if partition.role is not before:
                 partition.report("role_taken", role=str(mine), epoch=state.leader_epoch, leader=state.leader)
-        if partition.log is log:  # else it takes its role again, with the new log
+        if partition.log is log and self._followers.get(key) is follower:  # else it takes its role again, if it has one
             self._taken[key] = wanted
 
     def _tell_followers(self) -> None:
