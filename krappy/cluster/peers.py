@@ -7,7 +7,8 @@
   sent twice.
 - Where users share a link, they take turns (`together`): else a user whose work needs many requests would keep those of
   all others waiting, as another broker serves most kinds of them one by one.
-- The longer a broker does not answer, the longer the pause before the next connection.
+- The longer a broker does not answer, the longer the pause before the next connection. An attempt to connect is made
+  for all who wait when it begins: if it fails, all of them fail. Else each would make its own, one after another.
 - Both brokers may have different software. So a connection begins with ApiVersions, and each request is asked in the
   highest version that both know.
 - If brokers have to log in to each other, that comes next. If a login holds only for some time (KIP-368), the
@@ -71,6 +72,8 @@ class PeerLink:
         self._connection: _Connection | None = None
         self._pause = 0.0  # seconds before the next attempt to connect
         self._not_before = 0.0  # when it may begin, on trio's clock
+        self._attempts = 0  # to connect, that were begun
+        self._refusal: tuple[int, KrappyError] | None = None  # the number of the last one that failed, and why
 
     async def ask(
         self,
@@ -91,19 +94,27 @@ class PeerLink:
         Raises ConnectionLost and RequestTimeout, and ProtocolError for an answer that can't be understood, or a broker
         that does not know the request. The request may have been done nevertheless.
         """
+        before = self._attempts
         if self._turns is None:
-            return await self._ask(api_key, body, least, held_s, begun)
+            return await self._ask(before, api_key, body, least, held_s, begun)
         async with self._turns.one(whose()):
-            return await self._ask(api_key, body, least, held_s, begun)
+            return await self._ask(before, api_key, body, least, held_s, begun)
 
     async def _ask(
-        self, api_key: ApiKey, body: Mapping[str, Any], least: int, held_s: float, begun: Callable[[], object]
+        self,
+        before: int,
+        api_key: ApiKey,
+        body: Mapping[str, Any],
+        least: int,
+        held_s: float,
+        begun: Callable[[], object],
     ) -> Message:
+        """`before`: how many attempts to connect had begun when the request came."""
         with trio.CancelScope() as kept:
             async with self._sending:
                 connection = self._connection
                 if connection is None or connection.is_over:
-                    connection = self._connection = await self._connect()
+                    connection = self._connection = await self._connect_for_all(before)
                 kept.shield = self._turns is not None  # from here on a cancel would end the requests of others
                 if trio.current_time() >= connection.renewed_at:
                     await self._attempt(connection, self._log_in(connection))
@@ -111,6 +122,17 @@ class PeerLink:
             answer = await self._attempt(connection, connection.answer(held_s, begun))
         self._pause = 0.0
         return answer
+
+    async def _connect_for_all(self, before: int) -> _Connection:
+        """Raises what `ask` does."""
+        if self._refusal is not None and self._refusal[0] > before:
+            raise self._refusal[1].copy()
+        self._attempts = number = self._attempts + 1
+        try:
+            return await self._connect()
+        except KrappyError as error:
+            self._refusal = number, error.copy()
+            raise
 
     async def _connect(self) -> _Connection:
         """Raises what `ask` does."""

@@ -332,3 +332,52 @@ def test_whatever_the_peer_sends_only_errors_of_the_tree_come_out() -> None:
         assert came > 500
 
     trio.run(main)
+
+
+@pytest.mark.parametrize("together", [None, 4])
+def test_who_waits_for_a_connection_fails_with_it(together: int | None) -> None:
+    """One attempt is made for all who wait, however many they are. Who comes later has another one."""
+    attempts = 0
+
+    def address() -> None:
+        nonlocal attempts
+        attempts += 1
+
+    async def main() -> None:
+        link = PeerLink(address, "test", together=together)
+        failed: list[ConnectionLost] = []
+
+        async def ask() -> None:
+            with pytest.raises(ConnectionLost, match="not registered") as told:
+                await link.ask(ApiKey.FETCH, asking())
+            failed.append(told.value)
+
+        for number in (1, 2):
+            async with trio.open_nursery() as nursery:
+                for _ in range(50):
+                    nursery.start_soon(ask)
+            assert (attempts, len(failed)) == (number, 50 * number)
+        assert len({id(each) for each in failed}) == 100
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.0))
+
+
+def test_who_comes_during_an_attempt_has_another_one() -> None:
+    found = iter([("127.0.0.1", 1)] * 2)  # nobody listens there
+
+    async def main() -> None:
+        async with listening(MemoryBroker(MemoryTopic("t", ID, [MemoryLeader()], (1, 2)))) as listener:
+            link = PeerLink(lambda: next(found, listener.address), "test")
+
+            async def fails() -> None:
+                with pytest.raises(ConnectionLost):
+                    await link.ask(ApiKey.FETCH, asking(), least=15)
+
+            await fails()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(fails)  # its attempt begins after a pause
+                await trio.testing.wait_all_tasks_blocked()
+                assert (await link.ask(ApiKey.FETCH, asking(), least=15))["error_code"] == 0
+            link.close()
+
+    trio.run(main)
