@@ -7,6 +7,7 @@ Both protocols have the same frames: a size of four bytes, then as many bytes. A
 - A peer with many requests lets others have their turn every `TURN` seconds. While others wait for a turn, a peer that
   asked for little before may begin one small request at once; the rest waits for its turn (`Turns`). Cancelling very
   many waiting requests of a peer that left takes a turn, too.
+- A task of its own reads from each connection; while many peers send, one task reads from all (`JointReader`).
 - The server notices that a peer has left even while it does not read from it. Then the peer's waiting requests end at
   once, and the requests it had sent behind them are served, unless they would have to wait.
 - A frame that has begun must be complete within some time, however slowly its bytes come.
@@ -20,69 +21,48 @@ from __future__ import annotations
 import contextlib
 import math
 import socket
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import trio
 
-from krappy.errors import KrappyError, ProtocolError, RequestTimeout
-from krappy.server.budget import FAIR
+from krappy.errors import KrappyError, RequestTimeout
 from krappy.server.described import DescribedConnection
+from krappy.server.inbound import Inbound
 from krappy.server.outbox import Outbox, Part
-from krappy.server.pace import LITTLE, PROOF, SMALL, TURN
-from krappy.server.sockets import has_left, readable
-from krappy.server.throttled import Throttled
+from krappy.server.sockets import has_left
 from krappy.tls import TlsSocket
 from krappy.waiting import Signal, Waits, wait_any
-from krappy.wire.frames import SIZE, refusal
 
 if TYPE_CHECKING:
     from krappy.server.server import Server
 
-LARGE = 128 << 10  # a larger frame gets a buffer of its own, once the budget has room for it
-BEGIN = 1 << 20  # bytes of that buffer at first
 TASK = 4 << 10  # bytes that a waiting request adds to its own when it has a task
-FEW = 100  # waiting requests that are cancelled without waiting for a turn
 LATER = 1 << 10  # bytes that a waiting request adds to its own when it has no task
 GRACE = 3.0  # seconds for which a peer may hold memory while memory is short
 SLOWEST = 4 << 20  # bytes per second at which a large frame has to come while memory is short, after `GRACE`
 SLOW = 64 << 10  # bytes per second at which a large frame always has to come
 
 
-class Channel(DescribedConnection, Throttled):
+class Channel(DescribedConnection, Inbound):
     # What each request needs. CPython (3.11) reads attributes slowly where an object has more than 30 beside its slots.
     __slots__ = (
-        *("_answered_at_once", "_due", "_ended", "_filled", "_finishing", "_held_back", "_kept", "_large"),
+        *("_answered_at_once", "_due", "_ended", "_filled", "_finishing", "_held_back", "_its_turn", "_kept", "_large"),
         *("_is_little", "_outbox", "_quick", "_reading", "_rest", "_server", "_silent_since", "_since", "_sock"),
         *("_times", "_turn_over", "_waits", "_wake", "_wanted", "changed", "in_flight", "received", "requests"),
     )
 
     def __init__(self, server: Server, sock: socket.socket, client: str) -> None:
-        self._server = server
+        super().__init__(server, sock)
         self._quotas, self._audit = server.broker.client_quotas, server.broker.audit
-        self._sock = sock
-        self._tls = sock if isinstance(sock, TlsSocket) else None
         self.client = client
-        self._rest = bytearray()  # bytes that were read and not dispatched: an incomplete frame, or `_held_back` ones
-        self._kept = 0  # how many of them count against the budget
-        self._due = 0  # bytes of the next request, if it is large and decoding multiplies them by an unknown factor
-        self._held_back = False  # `_rest` may have whole frames, which wait until answers are taken or for a turn
-        self._turn_over = False  # these frames wait for a turn
-        self._is_little = False  # the first of them is small, of a peer whose requests take little, and comes alone
-        self._quick = -1  # below 0: the peer's requests may take long
         self._blocked_since = math.inf  # when it began to wait for room without reading; inf: it does not wait
         # The waits of requests. They end when the peer sends no more, even if there is more to read.
         self._waits = Waits()
-        self._large: bytearray | None = None  # the buffer of a large frame, instead of `_rest`
-        self._filled = 0  # how many bytes of it have come
-        self._wanted = 0  # the size of the whole frame
         self._frame_since = 0.0  # when the incomplete frame began
         self._silent_since = math.inf  # when it began to wait for the peer's bytes; inf: it does not wait
-        self._silent: RequestTimeout | None = None  # why it stopped waiting for them
         self._stuck_since = 0.0  # when the peer last took bytes, while answers wait; 0: none wait
         self._outbox = Outbox(sock, server.budget)  # answers that wait to be sent
         self.in_flight = 0  # bytes of unanswered requests
-        self._reading = False  # inside the read loop, which sends answers at its end
         self._wake = trio.Event()
         self.changed = Signal()  # fewer answers or fewer requests wait
         self._nursery: trio.Nursery | None = None  # of waiting requests
@@ -90,26 +70,17 @@ class Channel(DescribedConnection, Throttled):
         self._finishing = False
         self._ended = False
         self._opened = trio.current_time()
-        self.received = 0  # bytes, over its life
         self.requests = 0
-        self._since = 0.0  # when the requests that are dispatched now came, on perf_counter
-        self._answered_at_once: dict[int, int] = {}  # how many of these were answered at once, by their type
-        self._times = server.times(self.protocol)
 
     # --- what a protocol says
 
     protocol = ""  # its name
-    _least = 0  # the smallest size that a frame may have
     _keeping_back = False  # no further request may begin
 
     @property
     def _patience(self) -> float:
         """Seconds for which a peer that has not begun a frame may be silent."""
         return self._server.idle_seconds
-
-    def _weigh(self, frame: memoryview) -> int:
-        """`_due` of a request. `frame`: its bytes after the size field."""
-        return 0
 
     def _dispatch(self, frame: memoryview, size: int, lent: bool) -> None:
         """Begins one request. `frame`: its bytes after the size field; `size`: the bytes of both.
@@ -187,92 +158,7 @@ class Channel(DescribedConnection, Throttled):
         self._stop_reading()
         self.changed.fire()
 
-    # --- in
-
-    async def _read_to_end(self) -> None:
-        try:
-            await self._read()
-        except OSError:
-            if len(self._waits) > FEW:  # thousands of requests are about to be cancelled
-                await self.pause()
-            raise
-        if len(self._waits) > FEW and not self._finishing:
-            await self.pause()
-
-    async def _read(self) -> None:
-        sock, scratch, turns, budget = self._sock, self._server.scratch, self._server.turns, self._server.budget
-        stillness = self._server.broker.stillness
-        its_turn = False
-        while not self._finishing:
-            if stillness.was:
-                await stillness.until_told()
-            large = self._large
-            count = 0
-            if not self._held_back:
-                # 0 means: until the buffer is full; at the end of a large frame's buffer that is less than FAIR
-                most = min(FAIR, len(large or scratch) - self._filled) if budget.used >= budget.total else 0
-                try:
-                    count = sock.recv_into(scratch if large is None else memoryview(large)[self._filled :], most)
-                except BlockingIOError:
-                    its_turn = False
-                    await self._bytes_come()
-                    continue
-                if count == 0:
-                    if self._silent is not None:
-                        raise self._silent
-                    if self._finishing:
-                        return
-                    if self._rest or large is not None:
-                        raise ProtocolError("the connection ended inside a frame") from None
-                    return
-            self.received += count
-            if not self._turn_over:
-                self._since = perf_counter()
-            if large is not None and self._filled + count == self._wanted:
-                self._due = self._weigh(memoryview(large)[4 : self._wanted])
-                while (
-                    not self._may_begin()
-                    or (self._quotas.on and self._is_held(memoryview(large)[4 : self._wanted]))
-                    or (turns.contended and not its_turn)
-                ):
-                    await self._room(self._may_begin)
-                    await self.pause()
-                    its_turn = True
-            if self._barred and self._silent is not None:
-                raise self._silent
-            self._reading = True
-            fresh = large is None and not self._turn_over
-            begun, waiting = self._since if fresh else perf_counter(), self._outbox.size
-            contended = not its_turn and turns.contended
-            try:
-                if large is None:
-                    self._take(scratch[:count], turns.until if contended else begun + TURN, contended)
-                else:
-                    self._fill(large, count)
-            finally:
-                self._reading = False
-            much = large is not None or count > SMALL or self._outbox.size - waiting > LARGE
-            self._flush()
-            if self._answered_at_once:
-                self._times.observe_each(self._answered_at_once, perf_counter() - self._since)
-                self._answered_at_once.clear()
-            # After little input it is not the peer's fault if this took long: the system ran other programs.
-            took = perf_counter() - begun
-            its_turn = self._turn_over or (much and took > TURN)
-            self._quick = -PROOF if its_turn and took > LITTLE else self._quick + 1
-            if its_turn:
-                await self.pause(little=self._turn_over and self._is_little)
-            if self._wanted and self._large is None:
-                await self._make_room()
-            await self._room(self._may_begin if self._held_back else self._may_read)
-
-    async def _bytes_come(self) -> None:
-        self._silent_since = trio.current_time()
-        if self._tls is None:
-            await trio.lowlevel.wait_readable(self._sock)
-        else:
-            await readable(self._tls)
-        self._silent_since = math.inf
+    # --- silence
 
     def look(self, now: float) -> None:
         """Ends the connection when its peer is idle for too long, or too slow within a frame. Notices when a peer that
@@ -317,86 +203,6 @@ class Channel(DescribedConnection, Throttled):
         """Wakes the reader, which then reads the end of the connection."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RD)
-
-    def _fill(self, large: bytearray, count: int) -> None:
-        self._filled += count
-        if self._filled < self._wanted:
-            if self._filled == len(large):
-                large.extend(bytes(min(len(large), self._wanted - len(large))))
-            return
-        view, size = memoryview(large), self._wanted
-        self._drop_large()
-        (self._metered if self._quotas.on else self._dispatch)(view[4:size], size, False)
-
-    async def _make_room(self) -> None:
-        """Makes a buffer for a large frame. It reserves the whole frame in the budget; but the buffer grows as bytes
-        come: to announce a large frame costs the peer nothing, and clearing so much memory would cost us time."""
-        self._keep(0)  # the reservation includes these bytes
-        self._blocked_since = trio.current_time()
-        await self._server.budget.reserve(self._wanted)
-        self._blocked_since = math.inf
-        self._large = bytearray(max(len(self._rest), min(self._wanted, BEGIN)))
-        self._filled = len(self._rest)
-        self._large[: self._filled] = self._rest
-        self._rest = bytearray()
-        self._frame_since = trio.current_time()
-
-    def _drop_large(self) -> None:
-        if self._large is not None:
-            self._server.budget.credit(self._wanted)
-        self._large, self._filled, self._wanted = None, 0, 0
-
-    def _keep(self, count: int) -> None:
-        """Charges the budget for `count` bytes of `_rest`, instead of the count before."""
-        budget = self._server.budget
-        (budget.charge if count > self._kept else budget.credit)(abs(count - self._kept))
-        self._kept = count
-
-    def _take(self, chunk: memoryview, until: float, contended: bool) -> None:
-        """Dispatches the whole frames of a chunk, until the time `until` (perf_counter) but at least one, and keeps the
-        rest. Sets `_wanted` when a large frame begins there. `contended`: others wait for their turns. Then it begins
-        only small requests, and those only if the peer asked for little before."""
-        self._held_back = self._turn_over = False
-        begun = bool(self._rest)
-        if begun:
-            self._rest += chunk
-            data = memoryview(self._rest)
-        else:
-            data = chunk
-        position, held, quotas = 0, len(data), self._quotas
-        least, limit = self._least, self._limit()
-        large = FAIR if self._server.budget.spent else LARGE
-        waits = contended and self._quick < 0
-        small = self._server.turns.small
-        while held - position >= 4:
-            size = SIZE.unpack_from(data, position)[0]
-            if not least <= size <= limit:
-                raise refusal(size, least, limit)
-            size += 4
-            end = position + size
-            if end > held:
-                self._wanted = size if size > large else 0
-                break
-            self._due = self._weigh(data[position + 4 : end]) if size > SMALL else 0
-            over = waits or (contended and size > small) or (position > 0 and perf_counter() >= until)
-            if over or not self._may_begin():  # no answer is made before the answers ahead of it can be sent
-                self._turn_over, self._held_back = over, True
-                self._is_little = size <= SMALL and not waits and not position
-                break
-            if not quotas.on:
-                self._dispatch(data[position + 4 : end], size, True)
-            elif self._is_held(data[position + 4 : end], data[end:]):
-                self._held_back = True
-                break
-            else:
-                self._metered(data[position + 4 : end], size, True)
-            position = end
-        if position or not begun:
-            self._rest = bytearray(data[position:])
-            if self._rest:
-                self._frame_since = trio.current_time()
-        if len(self._rest) != self._kept:
-            self._keep(len(self._rest))
 
     # --- out
 

@@ -31,8 +31,9 @@ from krappy.server.authentication import Admission
 from krappy.server.channel import LATER, TASK, Channel
 from krappy.server.kafka_session import KafkaSession
 from krappy.server.outbox import Part
-from krappy.server.pace import OUTBOX, SMALL
+from krappy.server.pace import OUTBOX
 from krappy.server.sockets import endpoint
+from krappy.server.turns import SMALL
 from krappy.settings.listeners import parse_address
 from krappy.types import FilePart
 from krappy.waiting import Later

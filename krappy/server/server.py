@@ -18,13 +18,14 @@ from krappy.ports import BrokerPort, ConnectionFacts, ServerNumbers
 from krappy.ports.tokens import TokensPort
 from krappy.server.budget import Budget
 from krappy.server.handshakes import Handshakes
-from krappy.server.pace import Turns
+from krappy.server.joint_reader import JointReader
 from krappy.server.pages import Pages
 from krappy.server.places import HTTP, MOST_APART, Places, is_local
 from krappy.server.session import REGISTRATION, Allowance
 from krappy.server.sockets import endpoint, prepare
 from krappy.server.strangers import StrangerSteps
 from krappy.server.tls import ServerTls
+from krappy.server.turns import Turns
 from krappy.settings.listeners import parse_address
 from krappy.tls import TlsSocket
 from krappy.waiting import Signal, wait_any
@@ -114,6 +115,7 @@ class Server:
         self.report = report
         self.budget = Budget(memory_bytes)
         self.turns = Turns()
+        self.joint_reader = JointReader(self.turns)
         self.handshakes = Handshakes(self.turns.next, report)
         self.logins = StrangerSteps()  # logins and heads do not wait for each other
         self.heads = StrangerSteps()  # of HTTP requests
@@ -147,6 +149,7 @@ class Server:
         trio.lowlevel.add_instrument(self.turns)
         async with trio.open_nursery() as posting:
             posting.start_soon(self._post)
+            posting.start_soon(self.joint_reader.run)
             # Also for those that were accepted before the end.
             for steps in (self.handshakes.steps, self.logins, self.heads):
                 posting.start_soon(steps.run)

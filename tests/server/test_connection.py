@@ -17,7 +17,7 @@ import trio
 import krappy
 from krappy import errors
 from krappy.records import batch
-from krappy.server import channel
+from krappy.server import inbound
 from krappy.server.connection import Connection, Native
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire import messages as m
@@ -156,7 +156,7 @@ def test_the_buffer_of_a_large_frame_grows_with_its_bytes(tmp_path: Path) -> Non
                 [connection] = broker.server.connections
                 assert isinstance(connection, Connection)
                 assert connection._large is not None
-                assert len(connection._large) == channel.BEGIN
+                assert len(connection._large) == inbound.BEGIN
                 assert connection.held == broker.server.budget.used == len(frame)
                 await stream.send_all(frame[part:])
                 reader = FrameReader()
@@ -174,7 +174,7 @@ def test_large_frames_are_whole_whatever_their_size(tmp_path: Path) -> None:
     with run_broker(tmp_path, durability="os") as broker, Raw(broker.address) as raw:
         raw.call(m.CreateTopic("t", 1, {"max.message.bytes": 16_000_000}))
         handle = raw.producer("t").handle
-        values = [random.Random(size).randbytes(size) for size in (130_000, channel.BEGIN, 2_500_000, 8_388_608)]
+        values = [random.Random(size).randbytes(size) for size in (130_000, inbound.BEGIN, 2_500_000, 8_388_608)]
         for value in values:
             raw.call(m.Message(handle, value))
         with broker.connect() as client, client.consumer("t", end="now") as consumer:
@@ -265,7 +265,7 @@ def test_a_peer_that_never_reads_stops_being_read(tmp_path: Path) -> None:
 
 
 def test_many_requests_at_once_let_others_have_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "TURN", -1.0)  # each request is a turn of its own
+    monkeypatch.setattr(inbound, "TURN", -1.0)  # each request is a turn of its own
     begin = Connection._dispatch
     passes = 0
     begun: list[int] = []

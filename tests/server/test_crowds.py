@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from krappy.server.pace import SMALL
+from krappy.server.turns import SMALL
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, encode_request

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from krappy.records import batch
-from krappy.server.pace import Turns
+from krappy.server.turns import Turns
 from krappy.store.disk import File
 from krappy.testing.running import run_broker
 from krappy.wire.kafka import ApiKey, encode_request

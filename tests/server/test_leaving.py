@@ -17,7 +17,7 @@ import trio
 
 import krappy
 from krappy.records import batch
-from krappy.server import channel, http, server, sockets, throttled
+from krappy.server import channel, http, inbound, server, sockets, throttled
 from krappy.server.channel import Channel
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, encode_request
@@ -99,7 +99,7 @@ def test_a_turn_that_ends_with_the_last_request_keeps_nothing_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request that took longer than a turn, with none behind it, used to be treated like one with many behind it."""
-    monkeypatch.setattr(channel, "TURN", -1.0)
+    monkeypatch.setattr(inbound, "TURN", -1.0)
     monkeypatch.setattr(sockets, "_INFO", None)
 
     async def main() -> None:

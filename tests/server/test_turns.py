@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import trio
 import trio.testing
 
 import krappy
-from krappy.server import channel, pace
+from krappy.server import inbound
 from krappy.server.connection import FEW, Connection
-from krappy.server.pace import OUTBOX, PROOF, SMALL, TURN, Turns
+from krappy.server.pace import OUTBOX
+from krappy.server.turns import PROOF, SMALL, TURN, Turns
 from krappy.waiting import MANY, Signal
 from krappy.wire import messages as m
 from tests.server.test_leaving import opened, topic, until
@@ -101,7 +103,12 @@ def test_who_leaves_while_it_waits_for_its_turn_keeps_nobody_waiting(had: bool) 
     trio.run(main)
 
 
-@pytest.mark.parametrize("size", [10, 2 * SMALL, 2 * channel.LARGE], ids=["small", "medium", "large"])
+def set_clock(monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float]) -> None:
+    for module in ("inbound", "joint_reader", "turns"):
+        monkeypatch.setattr(f"krappy.server.{module}.perf_counter", clock)
+
+
+@pytest.mark.parametrize("size", [10, 2 * SMALL, 2 * inbound.LARGE], ids=["small", "medium", "large"])
 def test_peers_with_much_to_do_have_their_turns_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
@@ -123,7 +130,7 @@ def test_peers_with_much_to_do_have_their_turns_one_after_the_other(
     async def main() -> None:
         async with krappy.Broker(tmp_path) as broker, trio.open_nursery() as nursery:
             peers = [await opened(broker, broker.address) for _ in range(PEERS)]
-            monkeypatch.setattr(channel, "perf_counter", now)
+            set_clock(monkeypatch, now)
             monkeypatch.setattr(Connection, "_dispatch", take)
             data = b"".join(m.Get("no topic", bytes(size)).frame(number) for number in range(3))
             for stream, _ in peers:
@@ -149,12 +156,12 @@ def test_small_requests_with_large_answers_have_their_turns_one_after_the_other(
         clock += 1.0
         connection.requests += 1
         begun[rounds.now] += 1
-        connection._send(bytes(channel.LARGE + 1))
+        connection._send(bytes(inbound.LARGE + 1))
 
     async def main() -> None:
         async with krappy.Broker(tmp_path) as broker, trio.open_nursery() as nursery:
             peers = [await opened(broker, broker.address) for _ in range(PEERS)]
-            monkeypatch.setattr(channel, "perf_counter", lambda: clock)
+            set_clock(monkeypatch, lambda: clock)
             monkeypatch.setattr(Connection, "_dispatch", take)
             for stream, _ in peers:
                 nursery.start_soon(stream.send_all, m.Ping().frame(1))
@@ -198,8 +205,7 @@ def test_small_requests_of_many_peers_share_the_time_of_a_round(
     async def main() -> None:
         async with krappy.Broker(tmp_path) as broker, trio.open_nursery() as nursery:
             peers = [await opened(broker, broker.address) for _ in range(PEERS)]
-            for module in (channel, pace):
-                monkeypatch.setattr(module, "perf_counter", lambda: clock)
+            set_clock(monkeypatch, lambda: clock)
             monkeypatch.setattr(Connection, "_dispatch", take)
             for _ in range(2):  # one waits while the other has its turn
                 nursery.start_soon(have_turns, broker.server.turns)
@@ -275,7 +281,7 @@ def test_very_many_requests_are_cancelled_in_their_peers_turn(tmp_path: Path) ->
     async def main() -> None:
         async with topic(tmp_path) as broker:
             async with trio.open_nursery() as nursery:
-                count = channel.FEW + 1
+                count = inbound.FEW + 1
                 stream, connection = await opened(broker, broker.address)
                 await stream.send_all(waiting.frame(1) * count)
                 await until(lambda: len(connection._waits) == count, "all wait")
