@@ -122,6 +122,7 @@ class Connection(Channel):
 
     def _close_session(self) -> None:
         self.session.close()
+        self._asked.clear()  # it leads back to this connection
 
     def _dispatch(self, frame: memoryview, size: int, lent: bool) -> None:
         """Runs one request. Every request of every native connection passes here, and nowhere else."""
