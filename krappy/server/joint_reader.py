@@ -12,6 +12,7 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Callable
+from operator import attrgetter
 from time import perf_counter
 from typing import Protocol
 
@@ -37,8 +38,9 @@ class JointlyRead(Protocol):
 
 
 class _Waiter:
-    def __init__(self, connection: JointlyRead, descriptor: int) -> None:
-        self.connection, self.descriptor = connection, descriptor
+    def __init__(self, connection: JointlyRead, descriptor: int, read_in: int) -> None:
+        """`read_in`: the number of the reader's round in which it was read from last."""
+        self.connection, self.descriptor, self.read_in = connection, descriptor, read_in
         self.task = trio.lowlevel.current_task()
         self.error: Exception | None = None  # for the task
 
@@ -49,7 +51,8 @@ class JointReader:
         self._round = 0.0  # when the round of the event loop began in which the last connection began to wait
         self._began = self._began_before = 0  # how many have begun to wait in this round, and in the one before
         self._calm = 0  # rounds in a row
-        self._ready = select.epoll() if hasattr(select, "epoll") else None  # of Linux
+        self._rounds = 0  # in which it has read
+        self._ready: select.epoll | None = None  # while it runs; of Linux
         self._waiters: dict[int, _Waiter] = {}  # by descriptor
 
     async def bytes_come(self, connection: JointlyRead, sock: socket.socket) -> None:
@@ -58,7 +61,7 @@ class JointReader:
         if self._ready is None or not self._are_many():
             await trio.lowlevel.wait_readable(sock)
             return
-        waiter = _Waiter(connection, sock.fileno())
+        waiter = _Waiter(connection, sock.fileno(), self._rounds)
         self._ready.register(waiter.descriptor, select.EPOLLIN)
         self._waiters[waiter.descriptor] = waiter
 
@@ -78,22 +81,30 @@ class JointReader:
         return max(self._began, self._began_before) >= MANY
 
     async def run(self) -> None:
-        if self._ready is None:
+        """Until cancelled. Where there is no epoll, the tasks of the connections read."""
+        if not hasattr(select, "epoll"):
             return
-        while True:
-            await trio.lowlevel.wait_readable(self._ready.fileno())
-            self._read(self._ready.poll(0, TOGETHER))
+        with select.epoll() as ready:
+            self._ready = ready
+            try:
+                while True:
+                    await trio.lowlevel.wait_readable(ready.fileno())
+                    self._read(ready.poll(0, TOGETHER))
+            finally:
+                self._ready = None
 
     def _read(self, ready: list[tuple[int, int]]) -> None:
         now, until = trio.current_time(), perf_counter() + TURN
         self._calm = self._calm + 1 if len(ready) <= FEW else 0
+        self._rounds += 1
         read: list[_Waiter] = []
-        for descriptor, _ in ready:
-            waiter = self._waiters.get(descriptor)
-            if waiter is not None and self._do(waiter, waiter.connection.read_now, now):
+        # The kernel tells them in the same order again while bytes of all keep coming.
+        for waiter in sorted((self._waiters[descriptor] for descriptor, _ in ready), key=attrgetter("read_in")):
+            waiter.read_in = self._rounds
+            if self._do(waiter, waiter.connection.read_now, now):
                 read.append(waiter)
             if perf_counter() > until:
-                break  # the others' bytes are still there in the next round
+                break  # the others' bytes are still there in the next round, which begins with these
         for waiter in read:
             if self._do(waiter, waiter.connection.send_now) and self._calm > CALM:
                 self._wake(waiter)
@@ -116,6 +127,6 @@ class JointReader:
             trio.lowlevel.reschedule(waiter.task)
 
     def _forget(self, waiter: _Waiter) -> None:
-        assert self._ready is not None
         del self._waiters[waiter.descriptor]
-        self._ready.unregister(waiter.descriptor)
+        if self._ready is not None:
+            self._ready.unregister(waiter.descriptor)

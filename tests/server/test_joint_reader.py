@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import os
 import select
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -17,7 +19,7 @@ import krappy
 from krappy.server import joint_reader
 from krappy.server.channel import Channel
 from krappy.server.joint_reader import CALM, MANY, JointReader
-from krappy.server.turns import Turns
+from krappy.server.turns import TURN, Turns
 from krappy.wire import messages as m
 from krappy.wire.frames import ERROR, FrameReader
 from tests.server.test_leaving import leave, opened, topic, until
@@ -70,6 +72,7 @@ async def reading() -> AsyncIterator[tuple[list[Connected], list[Connected], lis
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(reader.run)
+            await trio.testing.wait_all_tasks_blocked()
             for each in connections:
                 nursery.start_soon(each.wait, reader)
             await trio.testing.wait_all_tasks_blocked()
@@ -121,6 +124,31 @@ def test_a_task_goes_on_where_there_is_more_to_do(how: str) -> None:
             assert (("send", one.name) in told) == (how in ("can't go on", "send fails"))
             assert {name for what, name in told if what == "send"} >= {each.name for each in others}
 
+    trio.run(main)
+
+
+def test_connections_whose_bytes_keep_coming_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round has time for a few of them only. These were the same ones in every round."""
+    clock, rounds = 0.0, 10
+
+    async def main() -> None:
+        nonlocal clock
+        async with reading() as (_, together, told):
+
+            def read() -> bool:
+                nonlocal clock
+                clock += 0.4 * TURN
+                return True
+
+            for each in together:
+                each.reads = read
+                each.peer.send(bytes(100 * 10 * len(together)))
+            while len(told) < 2 * rounds * len(together):
+                await trio.lowlevel.checkpoint()
+            reads = [told.count(("read", each.name)) for each in together]
+            assert max(reads) - min(reads) <= 1
+
+    monkeypatch.setattr(joint_reader, "perf_counter", lambda: clock)
     trio.run(main)
 
 
@@ -258,3 +286,27 @@ def test_a_silent_peer_is_ended_and_so_are_all_at_a_stop(tmp_path: Path, jointly
             assert not await stream.receive_some()
 
     trio.run(main)
+
+
+def test_nothing_is_open_after_a_stop(tmp_path: Path, jointly: None) -> None:
+    """Also before the garbage is collected."""
+
+    def polls() -> int:
+        return sum("eventpoll" in os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink())
+
+    async def main() -> None:
+        before = polls()
+        for name in "ab":
+            async with topic(tmp_path / name) as broker:
+                stream, _ = await opened(broker, broker.address)
+                async with stream:
+                    await stream.send_all(m.Ping().frame(1))
+                    await stream.receive_some()
+                    assert polls() == before + 1
+        assert polls() == before
+
+    gc.disable()
+    try:
+        trio.run(main)
+    finally:
+        gc.enable()
