@@ -105,8 +105,9 @@ class Assignments:
     async def _look(self, image: Image, epoch: int) -> bool:
         """Makes this broker do what the image says. Returns whether all of it was done."""
         topics, done = self._runtime.topics, True
-        for name in [name for name, topic in topics.items() if image.names.get(topic.id) != name]:
-            done &= await self._try(name, partial(self._remove, topics[name], image))
+        for name, gone in [each for each in topics.items() if image.names.get(each[1].id) != each[0]]:
+            if topics.get(name) is gone:  # else work that was under way has removed it meanwhile
+                done &= await self._try(name, partial(self._remove, gone, image))
         for found in image.topics.values():
             if found.name in INTERNAL:
                 self._internal.see(found)
