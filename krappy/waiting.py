@@ -150,11 +150,12 @@ class Errands(Generic[K]):
         self._under_way |= waited_for
         for key in begun:
             self._nursery.start_soon(one, key)
-        with trio.move_on_after(self._seconds):
-            await ended.wait()
-        in_time = not waited_for
-        waited_for.clear()
-        return in_time and len(begun) == len(works)
+        try:
+            with trio.move_on_after(self._seconds):
+                await ended.wait()
+            return not waited_for and len(begun) == len(works)
+        finally:
+            waited_for.clear()
 
 
 class Waits:

@@ -59,6 +59,7 @@ async def test_who_is_cancelled_leaves_the_work_to_itself(clock: MockClock) -> N
         assert 1 in errands
         await trio.sleep(1.5)
         assert 1 not in errands
+        assert late == [1]
 
 
 @trio_test
