@@ -321,5 +321,5 @@ class LeaderFetch:
         for found, row in rows:
             await found.take(row)
             self._name_again(found)
-            if found.follows_start:
+            if found.follows_start and self._followed.get(found.key) is found:
                 self._shortening[found.key] = found

@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from krappy.cluster.fetcher import Fetcher, FetchSettings, LeaderFetch
+from krappy.cluster.fetcher import HANGS_S, Fetcher, FetchSettings, LeaderFetch
 from krappy.cluster.followed import FollowedPartition
 from krappy.cluster.inter_broker import InterBroker
 from krappy.core.cluster.image import Image
@@ -164,6 +164,32 @@ async def test_a_partition_whose_disk_hangs_keeps_no_other_waiting() -> None:
         hung.disk = None
         disk.set()
         await it.same()
+
+
+@runs
+async def test_what_ends_late_is_of_no_account_for_who_follows_anew() -> None:
+    """The leader has shortened its log, and has another epoch by the time at which the disk goes on."""
+    async with pair() as it:
+        it.leader.produce(b"a")
+        it.follow()
+        await it.same()
+        disk = it.follower.disk = trio.Event()
+        it.leader.start_offset = 1
+        it.leader.produce(b"b")
+        await eventually(lambda: it.follower.told[1] == 1)
+        await trio.sleep(1.5 * HANGS_S)
+        it.leader.lead(6)
+        it.follower.epoch = 6
+        it.follow()
+        await wait_all_tasks_blocked(QUIET_S)
+        it.follower.disk = None
+        disk.set()
+        await it.follower.until(lambda: it.follower.synced == 2)
+        it.follower.log.start = 1
+        for offset in (2, 3):
+            it.leader.produce(b"c")
+            with trio.fail_after(5):
+                await it.follower.until(lambda end=offset + 1: it.follower.synced == end)  # type: ignore[misc]
 
 
 @runs
