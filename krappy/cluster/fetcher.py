@@ -14,7 +14,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable
 from functools import partial
 from math import inf
 from typing import NamedTuple
@@ -128,7 +129,7 @@ class LeaderFetch:
         self._held = trio.CancelScope()  # of the request that is outstanding
         self._sent = 0.0  # when it was sent
         self._failed = ""  # the failure that has been reported, if no answer has come since
-        self._errands: Errands[PartitionKey]  # what came is put on disk
+        self._errands: Errands[Hashable]  # what came is put on disk
 
     def set(self, ports: Iterable[FollowerPort]) -> None:
         """From now on these are fetched."""
@@ -297,8 +298,8 @@ class LeaderFetch:
 
     async def _take(self, answer: Message) -> None:
         """Takes an answer. Returns when all its events are on disk, or the disk hangs."""
-        quiet: list[tuple[FollowedPartition, Message]] = []
-        works: dict[PartitionKey, Callable[[], Awaitable[None]]] = {}
+        quiet: deque[tuple[FollowedPartition, Message]] = deque()
+        works: dict[Hashable, Callable[[], Awaitable[None]]] = {}
         for topic in answer["responses"]:
             for row in topic["partitions"]:
                 found = self._waiting.pop((topic["topic_id"], row["partition_index"]), None)
@@ -306,20 +307,25 @@ class LeaderFetch:
                     if is_quiet(row):
                         quiet.append((found, row))
                     else:
-                        works[found.key] = partial(self._take_rows, [(found, row)])
+                        works[found.key] = partial(self._take_row, found, row)
                     if found.port.is_throttled:
                         self._owner.quota.spend(len(row["records"] or b""), trio.current_time())
-        if quiet:  # they seldom wait for the disk, so they are taken in turn
-            works[quiet[0][0].key] = partial(self._take_rows, quiet)
-        await self._errands.run(works)
+        came = bool(quiet or works)
+        while quiet or works:  # quiet ones seldom wait for the disk, so they are taken in turn; the rest, if one does
+            in_turn = partial(self._take_in_turn, quiet)
+            await self._errands.run({**works, in_turn: in_turn})
+            works = {}
         if not self._session[0]:
             self._begin_anew()
-        if not works and trio.current_time() < self._sent + HELD_S:
+        if not came and trio.current_time() < self._sent + HELD_S:
             await trio.sleep(HELD_S)  # the leader did not hold the request, because it is about to stop
 
-    async def _take_rows(self, rows: Iterable[tuple[FollowedPartition, Message]]) -> None:
-        for found, row in rows:
-            await found.take(row)
-            self._name_again(found)
-            if found.follows_start and self._followed.get(found.key) is found:
-                self._shortening[found.key] = found
+    async def _take_in_turn(self, rows: deque[tuple[FollowedPartition, Message]]) -> None:
+        while rows:
+            await self._take_row(*rows.popleft())
+
+    async def _take_row(self, found: FollowedPartition, row: Message) -> None:
+        await found.take(row)
+        self._name_again(found)
+        if found.follows_start and self._followed.get(found.key) is found:
+            self._shortening[found.key] = found

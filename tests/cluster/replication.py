@@ -150,6 +150,7 @@ class MemoryFollower:
         self.fails: list[Exception | None] = []
         self.disk_s = 0.0  # how many seconds a sync takes
         self.disk: trio.Event | None = None  # a sync waits for this event, too
+        self.lock: trio.Event | None = None  # an append waits for this event
         self.is_throttled = False
         self.changed = Signal()
 
@@ -167,6 +168,8 @@ class MemoryFollower:
 
     async def append(self, epoch: int, data: bytes | memoryview, high_watermark: int, log_start: int) -> None:
         await trio.lowlevel.checkpoint()
+        if self.lock is not None:
+            await self.lock.wait()
         self._fail()
         if epoch != self.epoch:
             return

@@ -193,6 +193,29 @@ async def test_what_ends_late_is_of_no_account_for_who_follows_anew() -> None:
 
 
 @runs
+async def test_news_without_events_wait_for_no_other_partitions_disk() -> None:
+    """A log from which events are being removed takes nothing meanwhile, not even a high watermark."""
+    async with pair(partitions=4) as it:
+        for leader in it.leaders:
+            leader.commits = False
+            leader.produce(b"a")
+        it.follow()
+        await eventually(lambda: all(leader.progress[-1:] == [(ME, MY_EPOCH, 1)] for leader in it.leaders))
+        await wait_all_tasks_blocked(QUIET_S)
+        it.followers[1].lock = lock = trio.Event()
+        for leader in it.leaders:
+            leader.commits = True
+            leader.commit(1)
+        await it.same(0, 2, 3)
+        for leader in it.leaders:
+            leader.produce(b"b")
+        await it.same(0, 2, 3)
+        assert it.followers[1].high_watermark == 0
+        lock.set()
+        await it.same()
+
+
+@runs
 async def test_a_high_watermark_is_told_at_once() -> None:
     async with pair(settings=FetchSettings(wait_max_ms=20_000)) as it:
         it.leader.commits = False

@@ -4,8 +4,9 @@ Each topic's change holds the topic's lock. Whatever fails is tried again. Folde
 deletion is on record, and for a replica that a reassignment has taken away (leaving.py); a topic that the image just
 does not have is closed, and its folders stay.
 
-The disk may hang for minutes at one partition. Only that partition's role, or its topic's change, waits for it: what
-the cluster decides of all others is done meanwhile.
+The disk may hang for minutes at one partition. Only that partition's role, or its topic's change, waits for it, and
+other topics' new settings, since settings change one topic after another. Whatever else the cluster decides is done
+meanwhile, after `HANGS_S` for each such topic.
 """
 
 from __future__ import annotations
