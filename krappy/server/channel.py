@@ -1,7 +1,7 @@
 """One connection of either protocol: reads frames and sends answers, within bounds.
 
 Both protocols have the same frames: a size of four bytes, then as many bytes. A subclass says what a frame means
-(`_dispatch`). Rules, kept here:
+(`_dispatch`). Rules, kept here and where it reads (inbound.py):
 
 - Frames are dispatched in the order they came, and only while the peer takes its answers and memory allows it.
 - A peer with many requests lets others have their turn every `TURN` seconds. While others wait for a turn, a peer that

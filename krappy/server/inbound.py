@@ -1,4 +1,4 @@
-"""What a connection reads: whole frames, which it dispatches in the order they came, within bounds (channel.py)."""
+"""What a connection reads: whole frames, which it dispatches in the order they came, by the rules of channel.py."""
 
 from __future__ import annotations
 
