@@ -64,12 +64,13 @@ def run(
     Raises ConfigError if the topic has events, and the archive has none of them; TopicAuthorizationFailed.
     """
     broker = client(address)
-    if not broker.describe(topic).settings:
+    described = broker.describe(topic)
+    if not described.settings:
         raise TopicAuthorizationFailed(
             f"it needs DESCRIBE_CONFIGS on the topic '{topic}': its cleanup.policy tells which entries may be gone"
         )
     archived = archive.events(spark, path, topic).drop("date", "timestampType")
-    with _held(spark, topic, address, len(broker.describe(topic).partitions)) as (found, offsets):
+    with _held(spark, topic, address, len(described.partitions)) as (found, offsets):
         info = broker.describe(topic)
         stated = offsets_text({topic: offsets})
         tell(f"the table as of {stated}")
