@@ -8,7 +8,8 @@ seen within `LOOK_SECONDS`. A file that holds no password (an empty one, for exa
 was, and the other files count.
 
 Nobody learns whether a user exists. An unknown user gets credentials that look like those of one existing user, each
-time the same, and checking a password against them is as much work. They are made of a secret that the cluster keeps
+time the same, and checking a password against them is as much work. They are made for everybody who asks, also if they
+are not needed, because to make them takes time. They are made of a secret that the cluster keeps
 (`/security/users_secret`) and nobody else knows. They are made of nothing that changes with other users or with a
 restart: otherwise a salt that changes would show that its user is unknown. The salts of users in files are made in the
 same way.
@@ -33,13 +34,14 @@ from krappy.broker.tree_changes import change
 from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.tree import Create, Operation
 from krappy.core.security.sasl import LONGEST_NAME
-from krappy.core.security.scram import HASHES, ITERATIONS, SALT, ScramCredential
+from krappy.core.security.scram import HASHES, ITERATIONS, KAFKAS_SALT, SALT, ScramCredential, kafkas_salt
 from krappy.errors import ConfigError, ConnectionLost, InvalidRequest, StorageError, UnknownUser
 from krappy.ports.users import Credentials, Took, untold
 from krappy.turns import UserTurns
 
 Texts = Mapping[str, str]  # the settings of a user's znode
-Profile = tuple[tuple[str, int, int], ...]  # for each credential of a user: mechanism, bytes of salt, iterations
+KAFKAS = -1  # the kind of a salt that Kafka's tools have made; of another one it is the number of its bytes
+Profile = tuple[tuple[str, int, int], ...]  # for each credential of a user: mechanism, kind of salt, iterations
 USUAL: Profile = tuple((each, SALT, ITERATIONS) for each in sorted(HASHES))
 LOOK_SECONDS = 10.0  # between two looks at the files of `users_dir`
 KEPT = 10_000  # so many passwords that proved right are remembered, as hashes
@@ -70,8 +72,8 @@ class Users:
         return {**self._stored(), **self._of_files}
 
     def credential(self, user: str, mechanism: str) -> ScramCredential:
-        found = self._find(user).get(mechanism)
-        return self._unknown(user, mechanism) if found is None else found
+        unknown = self._unknown(user, mechanism)
+        return self._find(user).get(mechanism, unknown)
 
     def _find(self, user: str) -> Credentials:
         return self._of_files.get(user) or self._stored().get(user, {})
@@ -104,14 +106,16 @@ class Users:
         return max(found or [USUAL], key=lambda profile: self._mixed(f"{profile} {user}"))
 
     def _unknown(self, user: str, mechanism: str) -> ScramCredential:
-        [(salt, iterations)] = [shape[1:] for shape in self._like(user, mechanism) if shape[0] == mechanism]
+        [(kind, iterations)] = [shape[1:] for shape in self._like(user, mechanism) if shape[0] == mechanism]
         random = os.urandom(len(self._mixed("")))
-        return ScramCredential(mechanism, self._salt(mechanism, user, salt), iterations, random, random)
+        return ScramCredential(mechanism, self._salt(mechanism, user, kind), iterations, random, random)
 
-    def _salt(self, mechanism: str, user: str, size: int = SALT) -> bytes:
+    def _salt(self, mechanism: str, user: str, kind: int = SALT) -> bytes:
         """Always the same for the same arguments."""
-        parts = (self._mixed(f"{mechanism} {part} {user}") for part in range(-(-size // 64)))
-        return b"".join(parts)[:size]
+        if kind == KAFKAS:
+            return kafkas_salt(self._mixed(f"{mechanism} 0 {user}"))
+        parts = (self._mixed(f"{mechanism} {part} {user}") for part in range(-(-kind // 64)))
+        return b"".join(parts)[:kind]
 
     def _mixed(self, text: str) -> bytes:
         return hmac.digest(self._kept, text.encode(errors="replace"), "sha512")
@@ -139,9 +143,9 @@ class Users:
     def _checked(self, user: str) -> ScramCredential:
         """The credential that a password of the user is checked against. If there are several, it is the one for
         SHA-256, which takes half the time."""
-        if found := self._find(user):
-            return found[min(found)]
-        return self._unknown(user, min(self._like(user))[0])
+        unknown = self._unknown(user, min(self._like(user))[0])
+        found = self._find(user)
+        return found[min(found)] if found else unknown
 
     def _proof(self, credential: ScramCredential, password: str) -> bytes:
         return hmac.digest(self._secret, credential.stored_key + password.encode(errors="surrogateescape"), "sha256")
@@ -250,7 +254,11 @@ class Users:
 
 
 def _profile(credentials: Credentials) -> Profile:
-    return tuple(sorted((each.mechanism, len(each.salt), each.iterations) for each in credentials.values()))
+    return tuple(sorted((each.mechanism, _kind(each.salt), each.iterations) for each in credentials.values()))
+
+
+def _kind(salt: bytes) -> int:
+    return KAFKAS if KAFKAS_SALT.fullmatch(salt) else len(salt)
 
 
 def _timed_check(credential: ScramCredential, password: str) -> tuple[bool, float]:

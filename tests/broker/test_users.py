@@ -18,7 +18,7 @@ MECHANISM = "SCRAM-SHA-512"
 
 
 def credential(password: str, salt: int = 24) -> ScramCredential:
-    return ScramCredential.of(MECHANISM, password, b"s" * salt, 4096)
+    return ScramCredential.of(MECHANISM, password, bytes(salt), 4096)
 
 
 @trio_test

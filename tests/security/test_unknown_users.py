@@ -4,6 +4,9 @@ challenge that he gets. The time of a check depends on its work, so the tests co
 from __future__ import annotations
 
 import hashlib
+import hmac
+import os
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,8 @@ import httpx
 import pytest
 from trio.testing import trio_test
 
-from krappy.core.security.scram import HASHES, SALT, ScramCredential
+from krappy.core.security.sasl import Challenge, SaslExchange, SaslRefused
+from krappy.core.security.scram import HASHES, SALT, ScramClient, ScramCredential
 from krappy.errors import AuthenticationFailed
 from krappy.testing.running import run_broker
 from krappy.wire import messages as m
@@ -105,3 +109,73 @@ async def test_an_unknown_user_looks_like_a_known_one_in_all_respects(tmp_path: 
             assert tuple(broker.users.credential(f"nobody-{number}", each).iterations for each in HASHES) in whole[cost]
             seen.add(cost)
         assert seen == set(whole)
+
+
+KAFKAS = re.compile(rb"[0-9a-z]{20,26}")
+
+
+def salt_of_kafka() -> bytes:
+    """A salt as `ScramFormatter.secureRandomBytes` of Kafka makes it, which kafka-configs.sh uses."""
+    number, text = int.from_bytes(os.urandom(17)) >> 6, ""
+    while number:
+        number, digit = divmod(number, 36)
+        text = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + text
+    return text.encode()
+
+
+@trio_test
+async def test_an_unknown_user_looks_like_one_whom_kafka_s_tools_have_made(tmp_path: Path) -> None:
+    """Their salts are text, and of different lengths: random bytes would show that there is no such user."""
+    async with running(tmp_path) as broker:
+        made = {each: ScramCredential.of(each, "pw", salt_of_kafka(), 4096) for each in HASHES}
+        await broker.users.alter("kafkas", made)
+        found = [broker.users.credential(f"nobody-{number}", each) for number in range(50) for each in HASHES]
+        assert all(KAFKAS.fullmatch(each.salt) and each.iterations == 4096 for each in found)
+        assert len({each.salt for each in found}) == len(found)
+        assert {len(each.salt) for each in found} >= {25, 26}
+        assert all(each.salt[:1] == b"1" for each in found if len(each.salt) == 26)
+        assert broker.users.credential("nobody-0", "SCRAM-SHA-256").salt == found[0].salt
+        await broker.users.alter("own", {each: ScramCredential.of(each, "pw", bytes(SALT)) for each in HASHES})
+        kinds = Counter(
+            KAFKAS.fullmatch(broker.users.credential(f"nobody-{number}", "SCRAM-SHA-256").salt) is not None
+            for number in range(100)
+        )
+        assert min(kinds[True], kinds[False]) > 20
+
+
+@trio_test
+async def test_a_login_of_an_unknown_user_takes_as_many_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a stranger finds out by the time that the answers take, over a few hundred connections."""
+    steps: list[str] = []
+    make = hmac.digest
+
+    def counted(key: bytes, data: bytes, name: str) -> bytes:
+        steps.append(name)
+        return make(key, data, name)
+
+    async with running(tmp_path) as broker:
+        for user, count in (("ada", 8192), ("bob", 4096)):
+            made = {each: ScramCredential.of(each, "pw", bytes(SALT), count) for each in HASHES}
+            await broker.users.alter(user, made)
+        monkeypatch.setattr(hmac, "digest", counted)
+
+        async def taken(user: str) -> tuple[list[str], ...]:
+            found = []
+            exchange = SaslExchange("SCRAM-SHA-512", broker.users.credential, "nonce")
+            client = ScramClient("SCRAM-SHA-512", user, "wrong", "nonce")
+            steps.clear()
+            challenge = exchange.step(client.first())
+            found.append(list(steps))
+            assert isinstance(challenge, Challenge)
+            final = client.step(challenge.data)
+            steps.clear()
+            with pytest.raises(SaslRefused, match="a wrong proof"):
+                exchange.step(final)
+            found.append(list(steps))
+            steps.clear()
+            assert not await broker.users.check(user, "wrong", "127.0.0.1")
+            return (*found, list(steps))
+
+        known = await taken("ada")
+        assert all(known)
+        assert [await taken(f"nobody-{number}") for number in range(10)] == [known] * 10

@@ -16,14 +16,18 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable
+from string import ascii_lowercase, digits
 from typing import NamedTuple
 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 LEAST, MOST = 4096, 1_000_000  # iterations
 ITERATIONS = 8192  # of a credential that is made here: 3 ms
 SALT = 24  # bytes of its salt
+# What Kafka's tools take as a salt: the text of a random number of 130 bits, to the base 36.
+KAFKAS_BITS, KAFKAS_DIGITS, KAFKAS_SALT = 130, digits + ascii_lowercase, re.compile(rb"[1-9a-z][0-9a-z]{15,25}")
 LONGEST = 4096  # bytes of a message
 
 
@@ -123,14 +127,14 @@ class ScramServer:
         if not bound or _value("r", parts[1]) not in self._answers:
             raise ScramRefused("no final message, or that of another exchange")
         credential, signed = self._credential, f"{first},{told},{without}".encode()
-        if self._find(self.user) != credential:  # a client may take its time
-            raise ScramRefused("the credential has changed since the first message")
         signature = _hmac(self._mechanism, credential.stored_key, signed)
         given = _bytes(_value("p", proof))
         if len(given) != len(signature) or not hmac.compare_digest(
             _hash(self._mechanism, _xor(given, signature)), credential.stored_key
         ):
             raise ScramRefused("a wrong proof")
+        if self._find(self.user) != credential:  # a client may take its time
+            raise ScramRefused("the credential has changed since the first message")
         self.proved = True
         return b"v=" + b64encode(_hmac(self._mechanism, credential.server_key, signed))
 
@@ -177,6 +181,15 @@ class ScramClient:
 def salted(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
     """SaltedPassword of RFC 5802, section 3."""
     return hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(errors="surrogateescape"), salt, iterations)
+
+
+def kafkas_salt(random: bytes) -> bytes:
+    """A salt as Kafka's tools make it, of random bytes."""
+    number, text = int.from_bytes(random) % (1 << KAFKAS_BITS), ""
+    while number:
+        number, digit = divmod(number, len(KAFKAS_DIGITS))
+        text = KAFKAS_DIGITS[digit] + text
+    return text.encode()
 
 
 def _hmac(mechanism: str, key: bytes, data: bytes) -> bytes:
