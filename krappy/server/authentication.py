@@ -238,7 +238,7 @@ class Entrance:
         return 0.0 if self._locked else max(0.0, self._until - trio.current_time())
 
     @property
-    def _whose(self) -> str:
+    def whose(self) -> str:
         principal = self._peer.principal
         return network(principal.host) if self._locked else principal.owner
 

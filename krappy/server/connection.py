@@ -181,7 +181,7 @@ class Connection(Channel):
         budget = self._server.budget
         if self._tasks >= MAX_TASKS or (budget.crowded and self._tasks >= FAIR_TASKS):
             return True
-        return cost > FAIR and budget.laden_for(self._whose)
+        return cost > FAIR and budget.laden_for(self.whose)
 
     async def _wait_for(self, id: int, size: int, kind: int, since: float, answer: Coroutine[Any, Any, Answer]) -> None:
         value: Answer | None = None

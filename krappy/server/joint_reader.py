@@ -5,19 +5,22 @@ at the same time, their connections leave the reading to the `JointReader`. In e
 from those whose bytes have come, one after another, and then sends the answers: code and data of the one are still in
 the processor's caches for the next. The task of a connection goes on where there is more to do (a large frame,
 back-pressure, the end), and when few peers send at the same time, for then it is faster.
+
+If a round has no time for all, the users (or addresses) take turns, as everywhere: so nobody waits behind hundreds of
+connections of one of them, whose requests are small but take some ms each.
 """
 
 from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Callable
-from operator import attrgetter
+from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Protocol
 
 import trio
 
+from krappy.core.address_lines import AddressLines
 from krappy.server.turns import TURN, Turns
 
 MANY = 4  # connections that begin to wait in one round of the event loop
@@ -36,13 +39,17 @@ class JointlyRead(Protocol):
     def send_now(self) -> bool:
         """Sends the answers. False: its task has to go on."""
 
+    @property
+    def whose(self) -> str:
+        """The user, or the address, whose turns it takes."""
+
 
 class _Waiter:
-    def __init__(self, connection: JointlyRead, descriptor: int, read_in: int) -> None:
-        """`read_in`: the number of the reader's round in which it was read from last."""
-        self.connection, self.descriptor, self.read_in = connection, descriptor, read_in
+    def __init__(self, connection: JointlyRead, descriptor: int) -> None:
+        self.connection, self.descriptor = connection, descriptor
         self.task = trio.lowlevel.current_task()
         self.error: Exception | None = None  # for the task
+        self.line: str | None = None  # whose line it waits in
 
 
 class JointReader:
@@ -51,9 +58,9 @@ class JointReader:
         self._round = 0.0  # when the round of the event loop began in which the last connection began to wait
         self._began = self._began_before = 0  # how many have begun to wait in this round, and in the one before
         self._calm = 0  # rounds in a row
-        self._rounds = 0  # in which it has read
         self._ready: select.epoll | None = None  # while it runs; of Linux
         self._waiters: dict[int, _Waiter] = {}  # by descriptor
+        self._late: AddressLines[_Waiter] = AddressLines()  # for whom the rounds so far had no time
 
     async def bytes_come(self, connection: JointlyRead, sock: socket.socket) -> None:
         """Waits until the task of this connection has to read from it, or to go on after a `read_now`. Raises what
@@ -61,7 +68,7 @@ class JointReader:
         if self._ready is None or not self._are_many():
             await trio.lowlevel.wait_readable(sock)
             return
-        waiter = _Waiter(connection, sock.fileno(), self._rounds)
+        waiter = _Waiter(connection, sock.fileno())
         self._ready.register(waiter.descriptor, select.EPOLLIN)
         self._waiters[waiter.descriptor] = waiter
 
@@ -96,18 +103,28 @@ class JointReader:
     def _read(self, ready: list[tuple[int, int]]) -> None:
         now, until = trio.current_time(), perf_counter() + TURN
         self._calm = self._calm + 1 if len(ready) <= FEW else 0
-        self._rounds += 1
+        come = iter([self._waiters[descriptor] for descriptor, _ in ready])
+        if self._late:
+            self._line_up(come)
+            come = iter(self._late.pop, None)
         read: list[_Waiter] = []
-        # The kernel tells them in the same order again while bytes of all keep coming.
-        for waiter in sorted((self._waiters[descriptor] for descriptor, _ in ready), key=attrgetter("read_in")):
-            waiter.read_in = self._rounds
+        for waiter in come:
+            waiter.line = None
             if self._do(waiter, waiter.connection.read_now, now):
                 read.append(waiter)
-            if perf_counter() > until:
-                break  # the others' bytes are still there in the next round, which begins with these
+            if perf_counter() > until:  # the others' bytes are still there in the next round
+                if not self._late:
+                    self._line_up(come)
+                break
         for waiter in read:
             if self._do(waiter, waiter.connection.send_now) and self._calm > CALM:
                 self._wake(waiter)
+
+    def _line_up(self, waiters: Iterable[_Waiter]) -> None:
+        for waiter in waiters:
+            if waiter.line is None:
+                waiter.line = waiter.connection.whose
+                self._late.add(waiter.line, waiter)
 
     def _do(self, waiter: _Waiter, work: Callable[..., bool], *arguments: float) -> bool:
         """Does a part of a task's work, in its context. Returns whether the task waits on; else it is woken."""
@@ -128,5 +145,7 @@ class JointReader:
 
     def _forget(self, waiter: _Waiter) -> None:
         del self._waiters[waiter.descriptor]
+        if waiter.line is not None:
+            self._late.drop(waiter.line, waiter)
         if self._ready is not None:
             self._ready.unregister(waiter.descriptor)

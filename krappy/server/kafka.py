@@ -158,7 +158,7 @@ class KafkaConnection(Channel):
 
     def _may_begin(self) -> bool:
         """A large request waits while others need much memory: how much it needs is known only once it is decoded."""
-        waits = self._due and self._server.budget.laden_for(self._whose) and not self._finishing
+        waits = self._due and self._server.budget.laden_for(self.whose) and not self._finishing
         return not waits and super()._may_begin()
 
     def _dispatch(self, frame: memoryview, size: int, lent: bool) -> None:

@@ -40,19 +40,19 @@ class Pace:
             await wait_any([self.changed, self._server.budget.freed], lambda: self.ready)
 
     @property
-    def _whose(self) -> str:
+    def whose(self) -> str:
         """Whose turns it takes: those of the user who has logged in, else those of its address."""
         raise NotImplementedError
 
     async def pause(self, *, little: bool = False) -> None:
         """Lets others have their turn, in the middle of long work or, if the round has lasted for long, before little
         work."""
-        await self._server.turns.next(self._whose, little=little)
+        await self._server.turns.next(self.whose, little=little)
 
     def _park(self, count: int) -> None:
         """A request of `count` bytes begins to wait in a task; a negative count: it ends."""
         if not self._parked:
-            self._parker = self._whose  # the same until all have ended, though somebody may log in meanwhile
+            self._parker = self.whose  # the same until all have ended, though somebody may log in meanwhile
         self._parked += count
         self._server.budget.park(count, self._parker)
 

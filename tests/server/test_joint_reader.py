@@ -38,6 +38,7 @@ class Connected:
         self.sock.setblocking(False)
         self.reads: Callable[[], bool] = lambda: True
         self.sends: Callable[[], bool] = lambda: True
+        self.whose = "somebody"
         self.ended: str | None = None
         self.life = trio.CancelScope()
 
@@ -149,6 +150,36 @@ def test_connections_whose_bytes_keep_coming_take_turns(monkeypatch: pytest.Monk
                 await trio.lowlevel.checkpoint()
             reads = [told.count(("read", each.name)) for each in together]
             assert max(reads) - min(reads) <= 1
+
+    monkeypatch.setattr(joint_reader, "perf_counter", lambda: clock)
+    trio.run(main)
+
+
+def test_nobody_waits_behind_all_connections_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that take long come by many connections of one user, and a quick one by a connection of another."""
+    clock, rounds = 0.0, 20
+
+    async def main() -> None:
+        nonlocal clock
+        async with reading() as (_, (one, *many), told):
+
+            def read() -> bool:
+                nonlocal clock
+                clock += 2 * TURN
+                return True
+
+            for each in many:
+                each.reads = read
+                each.peer.send(bytes(100 * 1000))
+            one.whose = "another"
+            waited: list[int] = []
+            for _ in range(rounds):
+                before = len(told)
+                one.peer.send(b"x")
+                while ("send", one.name) not in told[before:]:
+                    await trio.lowlevel.checkpoint()
+                waited.append(sum(what == "read" for what, _ in told[before:]) - 1)
+            assert max(waited[1:]) <= 3  # in the first round, nobody knows yet that there is no time for all
 
     monkeypatch.setattr(joint_reader, "perf_counter", lambda: clock)
     trio.run(main)

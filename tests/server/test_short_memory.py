@@ -58,7 +58,7 @@ def test_large_kafka_requests_wait_while_others_take_much_to_be_answered(tmp_pat
                 await until(lambda: connection.received == len(large_fetch()), "it is there")  # noqa: B023
                 assert connection.requests == (number == 0)
             most = budget.heavy.total
-            assert budget.laden_for(peers[0][1]._whose)
+            assert budget.laden_for(peers[0][1].whose)
             assert PARTITIONS * 1000 < most < MEMORY // 2  # each partition has a topic of its own
             for data in (small, publish):
                 stream, _ = await opened(broker, broker.kafka_address)
@@ -133,7 +133,7 @@ def test_large_native_requests_are_refused_while_others_take_much(tmp_path: Path
             async with stream:
                 await stream.send_all(b"".join(large.frame(number) for number in range(3)) + small.frame(3))
                 await until(lambda: connection.requests == 4, "all have begun")
-                assert broker.server.budget.laden_for(connection._whose)
+                assert broker.server.budget.laden_for(connection.whose)
                 broker.server.drain_seconds = 0  # the first four requests end only with their connections
                 await stream.send_all(large.frame(4))
                 reader = FrameReader()
