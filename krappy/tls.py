@@ -5,8 +5,9 @@ Rules, kept here:
 - OpenSSL gets at most `PART` bytes of what has come at a time, by a memory BIO. If OpenSSL read the socket itself, it
   would go on as long as a peer sends key updates (RFC 8446, section 4.6.3), or sends its greeting in records of one
   byte, and nobody else would have a turn. A step of a handshake takes one part. One `recv` takes part after part, up to
-  `PIECE` bytes, until `PART` bytes of them brought nothing for the caller. A peer that sends `FRUITLESS` bytes of key
-  updates, and nothing else, loses its connection; so does one that takes no answers to them.
+  `PIECE` bytes, until `PART` bytes of them brought nothing for the caller. A caller with many such sockets makes the
+  parts smaller while others wait (`part`). A peer that sends `FRUITLESS` bytes of key updates, and nothing else, loses
+  its connection; so does one that takes no answers to them.
 - A call that would have to wait raises BlockingIOError. After that, `send` has to be called again with data that begins
   with the same bytes and is not shorter: these were taken already, and are being sent. It takes at most `PIECE` bytes
   at a time.
@@ -51,6 +52,7 @@ class TlsSocket(socket.socket):
             made.add(self)
         self._unsent: list[bytes | memoryview] = []  # encrypted bytes that the system has not taken
         self._taken = 0  # bytes of a `send` that are among these
+        self.part = PART  # bytes that are decrypted at a time by a `recv`
         self._more = False  # not all that has come was read
         self._fruitless = 0  # bytes that have come since the caller last got something
         self._refused = False  # the peer was, after the handshake
@@ -90,7 +92,7 @@ class TlsSocket(socket.socket):
     def _fetch(self) -> int:
         """Takes a part of what has come; returns its size. Raises SSLWantReadError when nothing has."""
         try:
-            data = super().recv(PART)
+            data = super().recv(self.part)
         except BlockingIOError:
             raise ssl.SSLWantReadError from None
         if data:
@@ -113,10 +115,10 @@ class TlsSocket(socket.socket):
                         return count
                     count += got
                 except ssl.SSLWantReadError:
-                    if last or fetched - count >= PART:
+                    if last or fetched - count >= self.part:
                         break
                     size = self._fetch()
-                    fetched, last = fetched + size, size < PART
+                    fetched, last = fetched + size, size < self.part
         except ssl.SSLEOFError:
             return count
         except OSError as error:  # after bytes, the next call meets it

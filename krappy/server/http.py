@@ -112,7 +112,7 @@ class HttpConnection:
         self._server = server
         self._sock = sock
         self._life = trio.CancelScope()
-        self._wire = Wire(server, sock)
+        self._wire = Wire(server, sock, network(host_of(client)))
         self._opened = trio.current_time()
         self._active = False  # a request is in progress
         self._idle_since = self._opened  # when the last request ended

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import trio
@@ -23,12 +24,14 @@ SLOWEST = 256 << 10  # bytes per second at which it has to take a large answer w
 class TlsStream:
     """A TlsSocket with the methods of trio's sockets that `Wire` uses."""
 
-    def __init__(self, sock: TlsSocket) -> None:
-        self._sock = sock
+    def __init__(self, sock: TlsSocket, turn: Callable[[], Awaitable[None]]) -> None:
+        """`turn`: returns when it may decrypt what has come."""
+        self._sock, self._turn = sock, turn
 
     async def recv(self, size: int) -> bytes:
         await trio.lowlevel.checkpoint()
         while True:
+            await self._turn()
             try:
                 return self._sock.recv(size)
             except BlockingIOError:
@@ -53,12 +56,14 @@ class TlsStream:
 class Wire:
     """Bytes from and to the peer. An OSError counts as the peer having left: it raises none."""
 
-    def __init__(self, server: Server, sock: socket.socket) -> None:
+    def __init__(self, server: Server, sock: socket.socket, whose: str) -> None:
         self._stdlib = sock
-        self._socket = TlsStream(sock) if isinstance(sock, TlsSocket) else trio.socket.from_stdlib_socket(sock)
+        self._socket: TlsStream | trio.socket.SocketType = (
+            TlsStream(sock, self._turn) if isinstance(sock, TlsSocket) else trio.socket.from_stdlib_socket(sock)
+        )
         self.scheme = "https" if isinstance(sock, TlsSocket) else "http"
-        self._budget, self._pages = server.budget, server.pages
-        self.whose = ""  # the answers are: a user's, or an address's; nothing is being sent when it changes
+        self._budget, self._pages, self._turns = server.budget, server.pages, server.turns
+        self.whose = whose  # the answers are: a user's, or an address's; nothing is being sent when it changes
         self._stall_seconds = server.stall_seconds
         self._deadline = math.inf
         self._sending: trio.CancelScope | None = None
@@ -84,6 +89,11 @@ class Wire:
         """When it began to wait for the peer to send the rest of a request, or to take a part of an answer; inf: it
         does not."""
         return min(self.asked_since, self.since if self.waiting else math.inf)
+
+    async def _turn(self) -> None:
+        """Waits for its turn to decrypt if this round of the event loop has lasted for long."""
+        if self._turns.crowded:
+            await self._turns.next(self.whose)
 
     async def receive_body(self) -> bytes:
         """Like `receive`, for the rest of a request, which the peer must send before it can be answered."""

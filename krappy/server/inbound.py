@@ -14,7 +14,7 @@ from krappy.server.budget import FAIR
 from krappy.server.sockets import readable
 from krappy.server.throttled import Throttled
 from krappy.server.turns import LITTLE, PROOF, SMALL, TURN
-from krappy.tls import TlsSocket
+from krappy.tls import PART, TlsSocket
 from krappy.wire.frames import SIZE, refusal
 
 if TYPE_CHECKING:
@@ -85,6 +85,8 @@ class Inbound(Throttled):
             large = self._large
             count = 0
             if not self._held_back:
+                if self._tls is not None:
+                    await self._until_decryptable(self._tls)
                 # 0 means: until the buffer is full; at the end of a large frame's buffer that is less than FAIR
                 most = min(FAIR, len(large or scratch) - self._filled) if budget.used >= budget.total else 0
                 try:
@@ -193,6 +195,16 @@ class Inbound(Throttled):
         if self._wanted and self._large is None:
             await self._make_room()
         await self._room(self._may_begin if self._held_back else self._may_read)
+
+    async def _until_decryptable(self, sock: TlsSocket) -> None:
+        """Waits for its turn if this round has lasted for long. Nobody knows what has come before it is decrypted: a
+        part may be hundreds of key updates or of tiny records, which take some ms."""
+        sock.part = PART
+        if self._server.turns.crowded and not self._its_turn:
+            sock.part = self._server.turns.small
+            if not sock.part:
+                await self.pause(little=self._quick >= 0)
+                self._its_turn, sock.part = True, PART
 
     async def _bytes_come(self) -> None:
         """Waits until more bytes have come. The `JointReader` may read some meanwhile."""
