@@ -160,6 +160,8 @@ class Users:
         if not is_user(user):
             raise InvalidRequest(f"'{user:.80}' can't be the name of a user")
         before = self._store.load().get(user, {})
+        if user in self._of_files and (any(changes.values()) or not before):
+            raise InvalidRequest(f"'{user:.80}' is a user of users_dir, whose file counts: change or delete that")
         held = dict(before)
         for mechanism, credential in changes.items():
             if credential is not None:

@@ -35,4 +35,5 @@ class UsersPort(Protocol):
 
     async def alter(self, user: str, changes: Mapping[str, ScramCredential | None]) -> None:
         """Sets or removes (None) credentials, durably. Raises UnknownUser when a credential that is to be removed does
-        not exist, InvalidRequest for an impossible name, StorageError, ConnectionLost."""
+        not exist, InvalidRequest for an impossible name and for a user of `users_dir`, whose file would count all the
+        same, StorageError, ConnectionLost."""

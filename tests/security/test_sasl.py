@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -486,6 +487,25 @@ def test_files_of_users_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert not comes_in("ada", SECRET)
         (folder / "ada").unlink()
         until("ada", "another", False)
+
+
+def test_a_user_of_a_file_is_changed_by_the_file_alone(tmp_path: Path) -> None:
+    """A password that was set otherwise would not count; once the file is deleted to lock the user out, it would."""
+    users = users_dir(tmp_path / "users", ada=SECRET, bob="b")
+    with (
+        run_broker(tmp_path / "data", **{**LISTENERS, "users_dir": users, **ADMIN}) as broker,
+        broker.connect(user="ada", password=SECRET) as client,
+    ):
+        for change in (
+            partial(client.security.set_password, "bob", "other"),
+            partial(client.security.delete_user, "bob"),
+        ):
+            with pytest.raises(errors.InvalidRequest, match="users_dir"):
+                change()
+        with Raw(address(broker)) as raw:
+            assert log_in(raw, "bob", "other")["error_code"] == Code.SASL_AUTHENTICATION_FAILED
+        with Raw(address(broker)) as raw:
+            assert not log_in(raw, "bob", "b")["error_code"]
 
 
 def test_a_file_that_is_no_password_blocks_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
