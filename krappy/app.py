@@ -208,12 +208,14 @@ class Broker:
             assert told is not None
             speech = Native(native.registry(), told.advertised, self._admission(told))
             self.server.listen(Listener(sockets["native"], speech, self._tls_of(told)))
+        clustered = config.zookeeper_connect and len(config.kafka_listeners) > 1
+        for_brokers = config.inter_broker_listener if clustered else None
         for listener in config.kafka_listeners:
             opened = sockets[KAFKA + listener.name]
             self.kafka_addresses[listener.name] = bound_address(opened)
             advertised = Advertised(listener.name, config.broker_id, listener.advertised, config.rack or None)
             spoken = Kafka(kafka.registry(), advertised, self._admission(listener))
-            self.server.listen(Listener(opened, spoken, self._tls_of(listener)))
+            self.server.listen(Listener(opened, spoken, self._tls_of(listener), listener == for_brokers))
         self.listening = True
 
     def _check_by_provider(self, nursery: trio.Nursery) -> None:

@@ -20,7 +20,7 @@ from krappy.server.budget import Budget
 from krappy.server.handshakes import Handshakes
 from krappy.server.joint_reader import JointReader
 from krappy.server.pages import Pages
-from krappy.server.places import HTTP, MOST_APART, Places, is_local
+from krappy.server.places import BROKERS, HTTP, MOST_APART, Places, is_local
 from krappy.server.session import REGISTRATION, Allowance
 from krappy.server.sockets import endpoint, prepare
 from krappy.server.strangers import StrangerSteps
@@ -87,11 +87,18 @@ class Speech(Protocol):
 
 
 class Listener(NamedTuple):
-    """`tls`: gives the context of a new connection; None: the listener has no TLS."""
+    """`tls`: gives the context of a new connection; None: the listener has no TLS. `for_brokers`: other brokers come
+    by it, and clients by other listeners."""
 
     socket: socket.socket
     speech: Speech
     tls: Callable[[], ssl.SSLContext] | None = None
+    for_brokers: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Under which its connections take their places (see `places`)."""
+        return BROKERS if self.for_brokers else self.speech.protocol
 
 
 class InternalError(KrappyError):
@@ -251,7 +258,7 @@ class Server:
         prepare(sock)
         host, port = endpoint(address)
         client = written(host, port)
-        refusal = self._refusal(speech.protocol, host, sock.fileno())
+        refusal = self._refusal(listener.kind, host, sock.fileno())
         if refusal is not None:
             self.refused += 1
             self.report("connection_refused", client=client, protocol=speech.protocol, reason=refusal.text)
@@ -265,23 +272,23 @@ class Server:
         connection = speech.connect(self, sock, client)
         self.accepted += 1
         self.connections.add(connection)
-        self.places.take(connection, speech.protocol, host)
-        self._nursery.start_soon(self._run, connection, host)
+        self.places.take(connection, listener.kind, host)
+        self._nursery.start_soon(self._run, connection, listener.kind, host)
 
-    def _refusal(self, protocol: str, host: str, descriptor: int) -> KrappyError | None:
+    def _refusal(self, kind: str, host: str, descriptor: int) -> KrappyError | None:
         """Why a new connection has no place."""
-        if protocol not in MOST_APART and not self.broker.client_quotas.connect(host, local=is_local(host)):
+        if kind not in MOST_APART and not self.broker.client_quotas.connect(host, local=is_local(host)):
             return Overloaded(f"{host} opens connections faster than one address may")
-        return self.places.refusal(protocol, host, descriptor, trio.current_time())
+        return self.places.refusal(kind, host, descriptor, trio.current_time())
 
-    async def _run(self, connection: Connected, host: str) -> None:
+    async def _run(self, connection: Connected, kind: str, host: str) -> None:
         try:
             await connection.serve()
         except Exception as error:
             self.fault(error, 0)
         finally:
             self.connections.discard(connection)
-            self.places.leave(connection, connection.protocol, host)
+            self.places.leave(connection, kind, host)
             self._keep_count(connection)
             self.ended.fire()
 

@@ -119,7 +119,11 @@ class ServerConfig(OauthSettings, SecuritySettings, InterBrokerSettings, ZooKeep
         64 << 20, "bytes of the largest request; at most half of memory_bytes", low=1024, high=2**31 - 1
     )
     idle_timeout_ms: int = number(600_000, "ms after which a silent connection is closed; 0: never")
-    max_connections: int = number(10_000, "most client connections at a time; HTTP has a limit of its own", low=1)
+    max_connections: int = number(
+        10_000,
+        "most client connections at a time, and most at a listener of other brokers; HTTP has a limit of its own",
+        low=1,
+    )
     max_connections_per_ip: int = number(
         1000, "most connections from one address (IPv6: from one /64); this machine's own are not limited", low=1
     )

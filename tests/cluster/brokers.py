@@ -70,7 +70,7 @@ def make_alone(raw: Raw, broker: int) -> int:
 
 def start_registered(broker: BrokerProcess) -> None:
     """Starts a broker, and waits until it has registered, also if an earlier process of it had."""
-    before = len(broker.events("registered"))
+    before = len(broker.events("registered")) if broker.log.exists() else 0
     broker.start()
     wait_until(lambda: len(broker.events("registered")) > before, "it is registered")
 
