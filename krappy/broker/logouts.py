@@ -5,12 +5,16 @@
 
 A session remembers the marks that it found when it was opened. It has ended if there are other marks now. The removal
 of a mark ends no session: a mark that is older than any session is removed at the next logout.
+
+A mark that can't be stored, as while ZooKeeper is away, is tried again until it is: whoever wanted it can't ask again,
+for this broker has ended the session with which he did.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import chain, islice
 
 import trio
@@ -19,6 +23,7 @@ from krappy.broker.runtime import Runtime
 from krappy.broker.tree_changes import change, config_change
 from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.tree import Delete, Operation
+from krappy.errors import ConnectionLost, StorageError
 from krappy.ports.logouts import LogoutMarks
 from krappy.store.refusals import reading
 
@@ -38,6 +43,7 @@ class Logouts:
         # By the name of a znode that needs a new mark: set once it has one. The last one is for those who came since
         # the last try.
         self._wanted: dict[str, list[trio.Event]] = {}
+        self._trying = False  # to make what could not be made
         self._turn = trio.Lock()
         self._next = 0.0  # when the next change may be made
         self._last: dict[str, float] = {}  # by the name of a znode, when it got its mark, if that is not long ago
@@ -52,25 +58,49 @@ class Logouts:
     async def end(self, user: str | None) -> None:
         name = ALL if user is None else _of(user)
         made = self._wanted.setdefault(name, [trio.Event()])[-1]
-        if name in self._last:
-            await trio.sleep_until(self._last[name] + PAUSE)
-        async with self._turn:
-            if made.is_set():
-                return  # the change before was for this one, too
-            await trio.sleep_until(self._next)
-            now = trio.current_time()
-            self._next = now + GAP
-            names = list(dict.fromkeys((name, *islice(self._wanted, MADE - 1))))
-            self._last = {each: at for each, at in self._last.items() if now - at < PAUSE} | dict.fromkeys(names, now)
-            some = {each: self._wanted.pop(each) for each in names}
-            try:
-                await self._mark(set(some))
-            except BaseException:
-                for key, events in some.items():
-                    self._wanted[key] = events + self._wanted.get(key, [])
-                raise
-            for each in chain.from_iterable(some.values()):
-                each.set()
+        try:
+            if name in self._last:
+                await trio.sleep_until(self._last[name] + PAUSE)
+            async with self._turn:
+                if not made.is_set():  # the change before was not for this one, too
+                    await self._make(name)
+        except BaseException:
+            self._make_later()
+            raise
+
+    async def _make(self, name: str) -> None:
+        """Makes the mark of this name, and some that others want."""
+        await trio.sleep_until(self._next)
+        now = trio.current_time()
+        self._next = now + GAP
+        names = list(dict.fromkeys((name, *islice(self._wanted, MADE - 1))))
+        self._last = {each: at for each, at in self._last.items() if now - at < PAUSE} | dict.fromkeys(names, now)
+        some = {each: self._wanted.pop(each) for each in names}
+        try:
+            await self._mark(set(some))
+        except BaseException:
+            for key, events in some.items():
+                self._wanted[key] = events + self._wanted.get(key, [])
+            raise
+        for each in chain.from_iterable(some.values()):
+            each.set()
+
+    def _make_later(self) -> None:
+        if self._wanted and not (self._trying or self._runtime.stopped):
+            self._trying = True
+            self._runtime.spawn(self._make_wanted)
+
+    async def _make_wanted(self) -> None:
+        """Makes all marks that are still wanted."""
+        try:
+            while self._wanted:
+                await trio.sleep(PAUSE)
+                async with self._turn:
+                    if (name := next(iter(self._wanted), None)) is not None:
+                        with suppress(StorageError, ConnectionLost):
+                            await self._make(name)
+        finally:
+            self._trying = False
 
     async def _mark(self, names: set[str]) -> None:
         runtime = self._runtime

@@ -12,10 +12,12 @@ from msgspec import Meta
 from krappy.console.api import Call, Routes
 from krappy.console.attempts import WrongToken
 from krappy.console.oidc import LASTS_MS
+from krappy.console.problems import HttpError
 from krappy.console.security import CONSOLE, COOKIE, HOST_ONLY
 from krappy.console.sessions import SESSION_MS
 from krappy.core.security import needs
 from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
+from krappy.errors import ConnectionLost, StorageError
 
 routes = Routes("login")
 MAX_LOGIN = 8192  # bytes of a request's body: anybody may send one
@@ -129,7 +131,11 @@ async def log_out(call: Call, query: LogoutQuery) -> LoggedOut:
         ended = sessions.close_all(now, None if everybody else replace(call.principal, host=""))
         if everybody:  # also if nobody is logged in here: at other brokers they may be
             call.broker.audit.changed("sessions", "console", {"open": ended}, None)
-        await call.broker.logouts.end(None if everybody else call.principal.name)
+        try:
+            await call.broker.logouts.end(None if everybody else call.principal.name)
+        except (StorageError, ConnectionLost) as error:
+            what = "sessions at this broker have ended; those at others end as soon as it can be stored"
+            raise HttpError(503, error.name, what) from None
     else:
         ended = sessions.close(cookie, now)
     call.set_cookie(_cookie("", 0, call.request.url.scheme))

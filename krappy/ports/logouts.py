@@ -17,4 +17,5 @@ class LogoutsPort(Protocol):
 
     async def end(self, user: str | None) -> None:
         """Ends all sessions of this user, or of everybody (None), at all brokers, durably. At most one change a second
-        is made, for all who wait. Raises StorageError, ConnectionLost: then sessions at other brokers may go on."""
+        is made, for all who wait. Raises StorageError, ConnectionLost: then sessions at other brokers go on until the
+        change can be made, which is tried as long as this broker runs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +31,11 @@ class Here(SimpleNamespace):
     """What `Logouts` takes of a broker's runtime."""
 
     now = 1_000
+    stopped = False
+
+    @staticmethod
+    def spawn(run: Callable[[], Awaitable[None]]) -> None:
+        trio.lowlevel.spawn_system_task(run)
 
     @property
     def image(self) -> Image:
@@ -103,20 +108,38 @@ def test_changes_of_many_are_one(catalog: SyncCatalog) -> None:
     assert took < 2
 
 
-def test_a_change_that_fails_is_made_with_the_next(catalog: SyncCatalog) -> None:
+def test_a_change_that_fails_is_made_later(catalog: SyncCatalog) -> None:
+    """Nobody has to ask again: whoever has logged out can't."""
     tree = Tree(catalog, trouble="the disk is full")
     ended = Logouts(Here(store=tree))  # type: ignore[arg-type]
     before = ended.marks("ada")
 
-    async def twice() -> None:
+    async def main() -> None:
         with pytest.raises(StorageError):
             await ended.end("ada")
+        await trio.sleep(10)
         assert not ended.ended("ada", before)
         tree.trouble = ""
-        await ended.end("bob")
+        await trio.sleep(2)
+        assert ended.ended("ada", before)
+        await trio.sleep(10)
 
-    trio.run(twice, clock=MockClock(autojump_threshold=0))
-    assert ended.ended("ada", before)
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+    assert tree.written == [1]
+
+
+def test_what_one_wanted_who_has_left_is_made(catalog: SyncCatalog) -> None:
+    tree = Tree(catalog)
+    ended = Logouts(Here(store=tree))  # type: ignore[arg-type]
+    before = ended.marks("ada")
+
+    async def main() -> None:
+        with trio.move_on_after(0.05):  # in the middle of the change
+            await ended.end("ada")
+        await trio.sleep(3)
+        assert ended.ended("ada", before)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
 def test_what_many_wanted_while_the_tree_was_away_comes_in_changes_of_some(catalog: SyncCatalog) -> None:
