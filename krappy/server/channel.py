@@ -30,6 +30,7 @@ from krappy.server.described import DescribedConnection
 from krappy.server.inbound import Inbound
 from krappy.server.outbox import Outbox, Part
 from krappy.server.sockets import has_left
+from krappy.server.turns import SMALL
 from krappy.tls import TlsSocket
 from krappy.waiting import Signal, Waits, wait_any
 
@@ -226,14 +227,24 @@ class Channel(DescribedConnection, Inbound):
 
     def post(self) -> None:
         """Sends answers that were made outside of the read loop; called by the server."""
+        if self._takes_turns:
+            self._wake.set()
+            return
         before = self._outbox.size
         self._flush()
         if self._outbox.size != before:
             self.changed.fire()
 
+    @property
+    def _takes_turns(self) -> bool:
+        """Whether it waits for a turn to send: to encrypt much takes some time, and this round has lasted for long."""
+        return self._tls is not None and self._outbox.size > SMALL and self._server.turns.crowded
+
     async def _write(self) -> None:
         while True:
             await self._wake.wait()
+            if self._takes_turns:
+                await self.pause()
             before = self._outbox.size
             try:
                 self._outbox.send()
