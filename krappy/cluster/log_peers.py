@@ -131,13 +131,13 @@ class LogPeers(TransactionPeers, SharePeers):
             return await link.ask(api_key, body, least=least)
 
     async def append(self, broker: int, at: TopicPartition, topic_id: bytes, batch: bytes) -> None:
-        await _append(self._events.to(broker), broker, at, topic_id, batch, PATIENCE_S)
+        await _append(self._events.to(broker, at), broker, at, topic_id, batch, PATIENCE_S)
 
     async def append_audit(self, broker: int, at: TopicPartition, topic_id: bytes, batch: bytes) -> None:
-        await _append(self._events.to(broker), broker, at, topic_id, batch, PATIENCE_S, AUDITOR)
+        await _append(self._events.to(broker, at), broker, at, topic_id, batch, PATIENCE_S, AUDITOR)
 
     async def append_staged(self, broker: int, at: TopicPartition, topic_id: bytes, batch: bytes) -> int:
-        return await _append(self._staged.to(broker), broker, at, topic_id, batch, STAGED_PATIENCE_S, PUBLISHER)
+        return await _append(self._staged.to(broker, at), broker, at, topic_id, batch, STAGED_PATIENCE_S, PUBLISHER)
 
 
 def _read(broker: int, at: TopicPartition, offset: int, epoch: int, row: Message) -> PeerRead | KrappyError:

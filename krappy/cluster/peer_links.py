@@ -1,13 +1,17 @@
-"""Links to all other brokers of the cluster, for one purpose."""
+"""Links to all other brokers of the cluster, for one purpose.
+
+Answers come in the order of the requests, so one that waits for a disk that hangs keeps those behind it waiting. What
+may wait for the disks of one partition has a link of its own for each partition."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 
 from krappy.cluster.inter_broker import InterBroker
 from krappy.cluster.peers import LARGEST, TIMEOUT_S, PeerLink
 from krappy.cluster.streams import Address
+from krappy.core.cluster.coordinators import partition_of
 from krappy.core.cluster.image import Image
 
 TOGETHER = 16  # requests for users on a link where another broker serves them one by one
@@ -29,18 +33,24 @@ class PeerLinks:
         self._image, self._way = image, way
         self._client_id, self._timeout_s, self._largest = client_id, timeout_s, largest
         self._together = together
-        self._links: dict[int, PeerLink] = {}
+        self._links: dict[tuple[int, Hashable], PeerLink] = {}
 
-    def to(self, broker: int) -> PeerLink:
-        if broker not in self._links:
+    def to_coordinator(self, broker: int, topic: str, name: str) -> PeerLink:
+        """A link for the partition of this internal topic that the name belongs to."""
+        found = self._image().topics.get(topic)
+        return self.to(broker, None if found is None else partition_of(name, len(found.partitions)))
+
+    def to(self, broker: int, line: Hashable = None) -> PeerLink:
+        """`line`: requests of different lines have links of their own."""
+        if (broker, line) not in self._links:
             where = partial(self._address, broker)
-            self._links[broker] = PeerLink(
+            self._links[broker, line] = PeerLink(
                 *(where, self._client_id, self._way),
                 timeout_s=self._timeout_s,
                 largest=self._largest,
                 together=self._together,
             )
-        return self._links[broker]
+        return self._links[broker, line]
 
     def _address(self, broker: int) -> Address | None:
         found = self._image().brokers.get(broker)

@@ -8,13 +8,14 @@ from typing import Any
 from krappy.cluster.followed import named_code
 from krappy.cluster.inter_broker import InterBroker
 from krappy.cluster.peer_links import MANY, TOGETHER, PeerLinks
-from krappy.cluster.peers import Message
+from krappy.cluster.peers import Message, PeerLink
 from krappy.core.cluster.image import Image
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.share_state import ShareState, leases_of
 from krappy.errors import BrokerError, CoordinatorNotAvailable, KrappyError, UnknownTopic
 from krappy.ports.audit import whose
 from krappy.ports.shares import KeptState, PartitionId, StatesRead, StatesWritten
+from krappy.settings.topic import SHARES
 from krappy.wire.kafka import ApiKey, Code
 
 PATIENCE_S = 5.0  # for an answer
@@ -37,26 +38,26 @@ class SharePeers:
 
     async def begin(self, broker: int, name: str) -> None:
         body = {"group_id": name, "topics": [], "owner": whose()}
-        await self._do(broker, ApiKey.INITIALIZE_SHARE_GROUP_STATE, body)
+        await self._do(broker, name, ApiKey.INITIALIZE_SHARE_GROUP_STATE, body)
 
     async def move(self, broker: int, name: str, moves: Mapping[PartitionId, int]) -> None:
         ids = [*moves]
         for first in range(0, len(ids), AT_ONCE):
             rows = ((id, {"start_offset": moves[id]}) for id in ids[first : first + AT_ONCE])
             body = {"group_id": name, "topics": _by_topic(rows), "owner": whose()}
-            await self._do(broker, ApiKey.INITIALIZE_SHARE_GROUP_STATE, body)
+            await self._do(broker, name, ApiKey.INITIALIZE_SHARE_GROUP_STATE, body)
 
     async def delete(self, broker: int, name: str, topics: Collection[bytes] | None) -> bool:
         ids, found = [*(topics or ())], False
         for first in range(0, max(1, len(ids)), AT_ONCE):
             rows = [{"topic_id": id, "partitions": []} for id in ids[first : first + AT_ONCE]]
             body = {"group_id": name, "topics": rows, "whole": topics is None}
-            found |= (await self._do(broker, ApiKey.DELETE_SHARE_GROUP_STATE, body))["found"]
+            found |= (await self._do(broker, name, ApiKey.DELETE_SHARE_GROUP_STATE, body))["found"]
         return found
 
     async def kept(self, broker: int, name: str) -> dict[PartitionId, KeptState]:
         body = {"group_id": name, "topics": []}
-        answer = await self._do(broker, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, body, least=COUNTS_SINCE)
+        answer = await self._do(broker, name, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, body, least=COUNTS_SINCE)
         return {
             id: KeptState(
                 *(row["state_epoch"], row["leader_epoch"], row["start_offset"], row["delivery_complete_count"])
@@ -67,7 +68,7 @@ class SharePeers:
     async def read(self, broker: int, name: str, asked: Mapping[PartitionId, int]) -> StatesRead:
         rows = ((id, {"leader_epoch": epoch}) for id, epoch in asked.items())
         body = {"group_id": name, "topics": _by_topic(rows), "owner": whose()}
-        answer = await _ask(self._states, broker, ApiKey.READ_SHARE_GROUP_STATE, body)
+        answer = await _ask(self._states, broker, name, ApiKey.READ_SHARE_GROUP_STATE, body)
         found: StatesRead = {id: _error(broker, row) or _state(asked[id], row) for id, row in _rows(answer)}
         if found.keys() != asked.keys():
             raise CoordinatorNotAvailable(f"broker {broker} answers for other partitions than it was asked for")
@@ -75,17 +76,16 @@ class SharePeers:
 
     async def write(self, broker: int, name: str, states: Mapping[PartitionId, ShareState]) -> StatesWritten:
         rows = ((id, _row(state)) for id, state in states.items())
-        answer = await _ask(
-            self._states, broker, ApiKey.WRITE_SHARE_GROUP_STATE, {"group_id": name, "topics": _by_topic(rows)}
-        )
+        body = {"group_id": name, "topics": _by_topic(rows)}
+        answer = await _ask(self._states, broker, name, ApiKey.WRITE_SHARE_GROUP_STATE, body)
         found = {id: _error(broker, row) for id, row in _rows(answer)}
         if found.keys() != states.keys():
             raise CoordinatorNotAvailable(f"broker {broker} answers for other partitions than it was sent")
         return {id: error for id, error in found.items() if error is not None}
 
-    async def _do(self, broker: int, key: ApiKey, body: Message, least: int = 0) -> Message:
+    async def _do(self, broker: int, name: str, key: ApiKey, body: Message, least: int = 0) -> Message:
         """The answer to a request, none of whose rows was refused. Raises the error of one that was."""
-        answer = await _ask(self._asked, broker, key, body, least)
+        answer = await _ask(self._asked, broker, name, key, body, least)
         for _, row in _rows(answer):
             error = _error(broker, row)
             if error is not None:
@@ -93,18 +93,18 @@ class SharePeers:
         return answer
 
 
-async def _ask(links: PeerLinks, broker: int, key: ApiKey, body: Message, least: int = 0) -> Message:
-    """The answer to a request. Raises an error that concerns the whole request."""
-    answer = await _asked(links, broker, key, body, least)
+async def _ask(links: PeerLinks, broker: int, name: str, key: ApiKey, body: Message, least: int = 0) -> Message:
+    """The answer to a request about a group. Raises an error that concerns the whole request."""
+    answer = await _asked(links.to_coordinator(broker, SHARES, name), broker, key, body, least)
     error = _error(broker, answer)
     if error is not None:
         raise error
     return answer
 
 
-async def _asked(links: PeerLinks, broker: int, key: ApiKey, body: Message, least: int = 0) -> Message:
+async def _asked(link: PeerLink, broker: int, key: ApiKey, body: Message, least: int) -> Message:
     try:
-        return await links.to(broker).ask(key, body, least=least)
+        return await link.ask(key, body, least=least)
     except KrappyError as error:
         raise CoordinatorNotAvailable(f"broker {broker} does not answer: {error}") from error
 

@@ -21,6 +21,7 @@ from krappy.errors import (
 )
 from krappy.ports import TransactionEnd
 from krappy.ports.audit import whose
+from krappy.settings.topic import TRANSACTIONS
 from krappy.types import TopicPartition
 from krappy.wire.kafka import ApiKey, Code
 
@@ -80,7 +81,7 @@ class TransactionPeers:
             "owner": whose(),
         }
         body = {"transactions": [transaction]}
-        link = self._questions.to(broker)
+        link = self._questions.to_coordinator(broker, TRANSACTIONS, name)
         answer = await link.ask(ApiKey.ADD_PARTITIONS_TO_TXN, body, least=VERIFY_SINCE)
         code, number = (answer["error_code"], -1) if answer["error_code"] else _told(answer)
         error = _error(broker, at, code)

@@ -53,6 +53,9 @@ class Links:
     def to(self, id: int) -> Links:
         return self
 
+    def to_coordinator(self, id: int, topic: str, name: str) -> Links:
+        return self
+
     async def ask(self, key: ApiKey, body: Mapping[str, Any], *, least: int = 0) -> dict[str, Any]:
         version = RANGES[key][1]
         data = memoryview(encode_request(key, version, 1, "x", body))[4:]

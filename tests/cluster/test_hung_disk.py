@@ -5,15 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from krappy import blocking
+from krappy.broker.topics.internal_topics import TRANSACTIONS
+from krappy.core.cluster.coordinators import partition_of
 from krappy.errors import KrappyError
+from krappy.wire.kafka import Code
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.failing_disk import failing, hanging_at
+from tests.cluster.scattered_transactions import ScatteredProducer, coordinator_of
 from tests.cluster.zookeeper import ZooKeeperServer
+from tests.process import wait_until
 
 LONG_S = 60.0
 PARTITIONS = 6
@@ -23,7 +29,7 @@ PARTITIONS = 6
 def cluster(tmp_path: Path, shared_zookeeper: ZooKeeperServer) -> Iterator[ClusterProcesses]:
     """A cluster in which no follower leaves the ISR because it lags."""
     shared = SharedProcesses(shared_zookeeper, failing)
-    with brokers(tmp_path, shared=shared, replica_lag_time_max_ms=600_000) as made:
+    with brokers(tmp_path, shared=shared, replica_lag_time_max_ms=600_000, retention_check_ms=200) as made:
         yield made
         made.check_errors()
 
@@ -40,15 +46,16 @@ def client(cluster: ClusterProcesses) -> Iterator[blocking.Client]:
 
 
 @contextmanager
-def sent(cluster: ClusterProcesses) -> Iterator[None]:
-    """In this block, an event for the topic that hangs waits, or has failed."""
+def sent(cluster: ClusterProcesses, topic: str = "hung", partitions: int = 1) -> Iterator[None]:
+    """In this block, an event for each partition of the topic that hangs waits, or has failed."""
 
     def send() -> None:
-        with blocking.connect(cluster.native, timeout=LONG_S) as client, client.producer("hung") as producer:
-            try:
-                producer.send(b"0").result(2 * LONG_S)
-            except KrappyError as error:
-                errors.append(error)
+        with blocking.connect(cluster.native, timeout=LONG_S) as client, client.producer(topic) as producer:
+            for each in [producer.send(b"0", partition=index) for index in range(partitions)]:
+                try:
+                    each.result(2 * LONG_S)
+                except KrappyError as error:
+                    errors.append(error)
 
     errors: list[KrappyError] = []
     sender = threading.Thread(target=send)
@@ -89,3 +96,50 @@ def test_a_deleted_topic_hangs_at_its_leader(cluster: ClusterProcesses, client: 
     client.create_topic("hung", 1)
     with client.producer("hung") as producer:
         assert producer.send(b"1").result(LONG_S).offset == 0
+
+
+def of_leader(cluster: ClusterProcesses, broker: int) -> Iterator[str]:
+    """Transactional ids, each of another partition of the coordinators' topic that this broker leads."""
+    states = cluster.partitions(TRANSACTIONS)
+    names = {partition_of(name, len(states)): name for name in map(str, range(1000))}
+    return (name for index, name in sorted(names.items()) if states[index].leader == broker)
+
+
+def test_transactions_time_out_while_the_disk_of_another_hangs(
+    cluster: ClusterProcesses, client: blocking.Client
+) -> None:
+    ScatteredProducer(cluster, "first").init()
+    cluster.until_in_sync(TRANSACTIONS)
+    coordinator = coordinator_of(cluster, "first")
+    hung, other = (ScatteredProducer(cluster, name).init(1000) for name in islice(of_leader(cluster, coordinator), 2))
+    partition = partition_of(hung.name, len(cluster.partitions(TRANSACTIONS)))
+    assert hung.add(("t", 0)) == Code.NONE
+    with hanging_at(cluster.brokers[coordinator], f"/{TRANSACTIONS}-{partition}/"):
+        wait_until(lambda: bool(timed_out(cluster, coordinator, hung.name)), "the first has timed out")
+        assert other.add(("t", 1)) == Code.NONE
+        wait_until(lambda: bool(timed_out(cluster, coordinator, other.name)), "the other has timed out")
+
+
+def timed_out(cluster: ClusterProcesses, broker: int, name: str) -> list[dict[str, object]]:
+    events = cluster.events(broker, "transaction_timed_out")
+    return [each for each in events if each["transactional_id"] == name]
+
+
+def test_transactions_end_while_the_disk_hangs_at_a_partition_of_another(
+    cluster: ClusterProcesses, client: blocking.Client
+) -> None:
+    ScatteredProducer(cluster, "first").init()
+    cluster.until_in_sync(TRANSACTIONS)
+    leader = cluster.partitions("hung")[0].leader
+    coordinator = leader % 3 + 1
+    index = next(index for index, each in cluster.partitions("t").items() if each.leader == leader)
+    hung, other = (ScatteredProducer(cluster, name).init() for name in islice(of_leader(cluster, coordinator), 2))
+    with hanging_at(cluster.brokers[leader], "/hung-0/"):
+        assert hung.add(("hung", 0)) == Code.NONE
+        assert hung.end(commit=True) == Code.NONE  # it is decided
+        for _ in range(20):
+            assert other.add(("t", index)) == Code.NONE
+            assert other.end(commit=True) == Code.NONE
+    waited = {each["transactional_id"] for each in cluster.events(coordinator, "transaction_waits")}
+    assert waited == {hung.name}
+    assert hung.add(("t", index)) == Code.NONE  # once the one before is completed

@@ -6,13 +6,18 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
+from krappy.broker.topics.internal_topics import TRANSACTIONS
+from krappy.cluster.inter_broker import InterBroker
+from krappy.cluster.peer_links import PeerLinks
 from krappy.cluster.peers import LONGEST_PAUSE_S, PeerLink
+from krappy.core.cluster.coordinators import partition_of
 from krappy.errors import ConnectionLost, FrameTooLarge, KrappyError, ProtocolError, RequestTimeout
 from krappy.wire.kafka import RANGES, ApiKey, encode_response
 from tests.broker.engine import asks
@@ -381,3 +386,16 @@ def test_who_comes_during_an_attempt_has_another_one() -> None:
             link.close()
 
     trio.run(main)
+
+
+def test_coordinators_are_asked_by_one_link_for_each_partition() -> None:
+    """Answers come in the order of the requests. So one that waits for the disk of a partition would keep those about
+    other partitions waiting."""
+    partitions = 5
+    image: Any = SimpleNamespace(topics={TRANSACTIONS: SimpleNamespace(partitions=range(partitions))})
+    links = PeerLinks(lambda: image, InterBroker(), "test")
+    names = [str(number) for number in range(50)]
+    found = {(partition_of(name, partitions), links.to_coordinator(2, TRANSACTIONS, name)) for name in names}
+    assert len(found) == len({link for _, link in found}) == partitions
+    assert links.to(2) is links.to(2)
+    assert links.to(2) is not links.to(3)

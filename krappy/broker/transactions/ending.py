@@ -3,17 +3,24 @@
 In a partition of the topic of groups' offsets, what the transaction has staged there for groups is settled once the
 marker is committed. So of two coordinators only one settles it: the marker of the older one is refused. So is a marker
 that comes late, when the producer has staged offsets in its next transaction.
+
+A coordinator sends the markers for all partitions of a broker by one connection, which answers in the order of the
+requests. So a marker that takes longer than `HANGS_S` is not waited for, and the coordinator asks again: then it waits
+for the same marker.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
+
+import trio
 
 from krappy.broker.partition.verification import check_not_late
 from krappy.broker.topics.internal_topics import OFFSETS
 from krappy.core.cluster.roles import Role
-from krappy.errors import InvalidRequest, KrappyError
+from krappy.errors import InvalidRequest, KrappyError, RequestTimeout
 from krappy.ports import StoredAt, TransactionEnd
 from krappy.types import TopicPartition
 from krappy.waiting import Later
@@ -21,6 +28,9 @@ from krappy.waiting import Later
 if TYPE_CHECKING:
     from krappy.broker.kafka_groups.coordinator import KafkaGroups
     from krappy.broker.runtime import Runtime
+
+
+HANGS_S = 1.0
 
 
 class StagedFor(NamedTuple):
@@ -42,13 +52,44 @@ class TransactionEnds:
     def __init__(self, runtime: Runtime, groups: KafkaGroups) -> None:
         self._runtime, self._groups = runtime, groups
         self._staged: dict[int, StagedIn] = {}  # by partition
+        self._waiting: dict[tuple[TransactionEnd, TopicPartition], list[Later[None]]] = {}
+        self._begun: deque[tuple[float, TopicPartition, Later[None]]] = deque()  # when each of these began to wait
         runtime.topics.changed.subscribe(self._forget_earlier)
 
     def end(self, end: TransactionEnd, partitions: Iterable[TopicPartition]) -> list[Later[None]]:
         """A Later for each partition: resolved once the transaction has ended there, durably. May be done twice.
-        Rejected with NotLeader, UnknownTopic, CoordinatorNotAvailable, …; CoordinatorFenced, ProducerFenced and
-        InvalidTransaction as by `Partition.end_as_told`."""
-        return [self._end(end, at) for at in partitions]
+        Rejected with NotLeader, UnknownTopic, CoordinatorNotAvailable, RequestTimeout, …; CoordinatorFenced,
+        ProducerFenced and InvalidTransaction as by `Partition.end_as_told`."""
+        return [self._wait_for(end, at) for at in partitions]
+
+    def _wait_for(self, end: TransactionEnd, at: TopicPartition) -> Later[None]:
+        """As `_end`, but rejected with RequestTimeout after `HANGS_S`."""
+        waiting = self._waiting.get((end, at))
+        if waiting is None:
+            ended = self._end(end, at)
+            if ended.done:
+                return ended
+            waiting = self._waiting[end, at] = []
+
+            def tell(_: None, error: Exception | None) -> None:
+                for each in self._waiting.pop((end, at)):
+                    each.resolve(None) if error is None else each.reject(error)
+
+            ended.then(tell)
+        later: Later[None] = Later()
+        waiting.append(later)
+        self._begun.append((trio.current_time(), at, later))
+        if len(self._begun) == 1:
+            self._runtime.spawn(self._give_up_late)
+        return later
+
+    async def _give_up_late(self) -> None:
+        while self._begun:
+            began, at, later = self._begun[0]
+            if not later.done:
+                await trio.sleep_until(began + HANGS_S)
+            later.reject(RequestTimeout(f"{at}: the marker is not on the disks of all replicas in sync yet"))
+            self._begun.popleft()
 
     def staging(self, index: int, producer_id: int, staged: StagedFor) -> None:
         """Offsets of groups of this partition are about to be staged, in its leader epoch now. Raises NotLeader."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -36,6 +37,7 @@ from krappy.errors import CoordinatorLoading, InvalidTransaction, KrappyError, O
 from krappy.ports import TransactionalSender
 from krappy.ports.audit import whose
 from krappy.types import TopicPartition
+from krappy.waiting import Errands
 
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
 EXPIRY_CHECK_S = 3600.0  # Kafka's transaction.remove.expired.transaction.cleanup.interval.ms
 RETRY_S = 1.0  # pause after the disk or another broker has refused
+HANGS_S = 1.0  # what takes longer is not waited for, before others have their turn
 MEMORY_SHARE = 4  # transactional ids may take 1/MEMORY_SHARE of the memory budget, in addition to it
 
 
@@ -406,24 +409,30 @@ class TransactionCoordinator:
     # --- time
 
     async def _watch(self) -> None:
-        """Aborts transactions that exceed their timeout, and forgets unused ids."""
+        """Aborts transactions that exceed their timeout, and forgets unused ids. One whose disk hangs keeps no other
+        waiting."""
         try:
             with self._watching:
-                next_expiry = trio.current_time() + EXPIRY_CHECK_S
-                while True:
-                    self._looks_at = min(self._due.values(), default=math.inf)
-                    self._woken = trio.Event()
-                    wait = min((self._looks_at - self._now()) / 1000, next_expiry - trio.current_time())
-                    with trio.move_on_after(max(0.0, wait)):
-                        await self._woken.wait()
-                    now = self._now()
-                    for name in [name for name, due in self._due.items() if due <= now]:
-                        await self._guarded(self._time_out, name)
-                    if trio.current_time() >= next_expiry:
-                        next_expiry = trio.current_time() + EXPIRY_CHECK_S
-                        await self.expire(now)
+                async with trio.open_nursery() as nursery:
+                    await self._watch_all(Errands(nursery, HANGS_S, lambda _: self._woken.set()))
         finally:
             self._ended.set()
+
+    async def _watch_all(self, errands: Errands[str | None]) -> None:
+        """`errands`: by transactional id; None: the look at all unused ids."""
+        next_expiry = trio.current_time() + EXPIRY_CHECK_S
+        while True:
+            self._woken = trio.Event()
+            self._looks_at = min((due for name, due in self._due.items() if name not in errands), default=math.inf)
+            wait = min((self._looks_at - self._now()) / 1000, next_expiry - trio.current_time())
+            with trio.move_on_after(max(0.0, wait)):
+                await self._woken.wait()
+            now = self._now()
+            due = [name for name, at in self._due.items() if at <= now]
+            await errands.run({name: partial(self._guarded, self._time_out, name) for name in due})
+            if trio.current_time() >= next_expiry:
+                next_expiry = trio.current_time() + EXPIRY_CHECK_S
+                await errands.run({None: partial(self.expire, now)})
 
     async def _guarded(self, run: Callable[[str], Awaitable[None]], name: str) -> None:
         try:
