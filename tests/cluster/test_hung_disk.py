@@ -16,7 +16,7 @@ from krappy.core.cluster.coordinators import partition_of
 from krappy.errors import KrappyError
 from krappy.wire.kafka import Code
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
-from tests.cluster.failing_disk import failing, hanging_at
+from tests.cluster.failing_disk import failing, failing_at, hanging_at
 from tests.cluster.scattered_transactions import ScatteredProducer, coordinator_of
 from tests.cluster.zookeeper import ZooKeeperServer
 from tests.process import wait_until
@@ -143,3 +143,23 @@ def test_transactions_end_while_the_disk_hangs_at_a_partition_of_another(
     waited = {each["transactional_id"] for each in cluster.events(coordinator, "transaction_waits")}
     assert waited == {hung.name}
     assert hung.add(("t", index)) == Code.NONE  # once the one before is completed
+
+
+def test_a_log_can_not_be_opened_anew_while_another_fails(
+    cluster: ClusterProcesses, client: blocking.Client, tmp_path: Path
+) -> None:
+    leader = cluster.partitions("hung")[0].leader
+    index = next(index for index, each in cluster.partitions("t").items() if each.leader == leader)
+    broker = cluster.brokers[leader]
+    with failing_at(broker, "/hung-0/"), client.producer("hung", timeout=LONG_S) as producer:
+        producer.send(b"0").result(LONG_S)
+        wait_until(lambda: cluster.partitions("hung")[0].leader != leader, "another broker leads")
+    with hanging_at(broker, "/hung-0/"):
+        broker.data.rename(tmp_path / "away")
+        wait_until(lambda: bool(broker.events("data_folder_away")), "the broker has seen that its folder is away")
+        (tmp_path / "away").rename(broker.data)  # once it is back, failed logs are tried at once
+        cluster.until_in_sync("t")
+        cluster.spread("t")
+        with failing_at(broker, f"/t-{index}/"), client.producer("t", timeout=LONG_S) as producer:
+            producer.send(b"0", partition=index).result(LONG_S)
+            wait_until(lambda: cluster.partitions("t")[index].leader != leader, "another broker leads")

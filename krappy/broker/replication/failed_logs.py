@@ -18,6 +18,8 @@ not be opened, or if it has lost events that were acknowledged. `healing.next_st
    that still leads, since nobody else can, begins a new leader epoch before its log is opened.
 5. When it is in sync again, what was set aside is removed; but not a log that had lost events: if there was an unclean
    election, people may look for them there.
+
+Each replica is cared for by itself: a disk that hangs where a log is opened anew keeps no other replica waiting.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from krappy.core.cluster.roles import Role
 from krappy.core.cluster.tree import RefusedMulti
 from krappy.errors import ConnectionLost, KrappyError, StorageError
 from krappy.store.local_replicas import ReplicaId
-from krappy.waiting import subscribed
+from krappy.waiting import Errands, subscribed
 
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
@@ -52,6 +54,7 @@ LOOK_S = 0.5
 WAIT_S = 600.0  # for which a damaged replica stays in an ISR that would be too small without it
 ANEW_S = 600.0  # between two times that a replica is made anew, or that a damaged one gives the lead away
 MOST_TOLD = 1000  # replicas in trouble that a broker's registration names
+HANGS_S = 1.0  # what takes longer is not waited for, before others have their turn
 RETRY_S = 30.0  # until a log is opened anew; twice as long after each failure, up to ANEW_S
 
 
@@ -87,10 +90,12 @@ class FailedLogs:
 
     async def run(self) -> None:
         """Until cancelled."""
-        with subscribed([(self._runtime.room.moved, self._see_folder)]):
-            while True:
-                await trio.sleep(LOOK_S)
-                await self._look()
+        async with trio.open_nursery() as nursery:
+            errands: Errands[ReplicaId] = Errands(nursery, HANGS_S, lambda _: None)
+            with subscribed([(self._runtime.room.moved, self._see_folder)]):
+                while True:
+                    await trio.sleep(LOOK_S)
+                    await self._look(errands)
 
     def _see_folder(self) -> None:
         """The data folder is away, or back: then nothing is wrong with the disk."""
@@ -99,7 +104,7 @@ class FailedLogs:
             for care in self._cares.values():
                 care.pause, care.retry = RETRY_S, self._back
 
-    async def _look(self) -> None:
+    async def _look(self, errands: Errands[ReplicaId]) -> None:
         there = self._runtime.topics.by_id
         self._cares = {key: care for key, care in self._cares.items() if key[0] in there}
         self._healing &= self._cares.keys()
@@ -111,14 +116,16 @@ class FailedLogs:
         ]
         with suppress(ConnectionLost, StorageError):
             await self._tell({str(partition): self._trouble(key, partition) for _, partition, key in concerned})
-        for topic, partition, key in concerned:
-            trouble = self._trouble(key, partition)
-            # If another broker has changed the state, or ZooKeeper is away, the next look tries again.
-            with suppress(RefusedMulti, ConnectionLost, StorageError):
-                if trouble is not None:
-                    await self._take_care(topic, partition, key, trouble)
-                elif key in self._cares:
-                    await self._look_after(topic, partition, key)
+        await errands.run({each[2]: partial(self._look_at, *each) for each in concerned})
+
+    async def _look_at(self, topic: Topic, partition: Partition, key: ReplicaId) -> None:
+        trouble = self._trouble(key, partition)
+        # If another broker has changed the state, or ZooKeeper is away, the next look tries again.
+        with suppress(RefusedMulti, ConnectionLost, StorageError):
+            if trouble is not None:
+                await self._take_care(topic, partition, key, trouble)
+            elif key in self._cares:
+                await self._look_after(topic, partition, key)
 
     async def _tell(self, troubles: Mapping[str, LogTrouble | None]) -> None:
         """Lets all brokers know which replicas here are in trouble: people ask any of them. `troubles`: by partition;
@@ -179,7 +186,7 @@ class FailedLogs:
                 care.led_until = now
             elif step.deed is Deed.BEGIN_ANEW:
                 care.anew = now
-                await self._begin_anew(topic, partition)
+                await self._begin_anew(topic, partition, care)
         elif partition.log_failed and trouble is not LogTrouble.LOST and now >= care.retry:
             care.failed(now)
             if await self._tried(partition, care.retry - now, self._reopen(found, topic, partition)):
@@ -195,9 +202,9 @@ class FailedLogs:
             await partition.rest()
         return await self._assignments.reopen(topic, partition)
 
-    async def _begin_anew(self, topic: Topic, partition: Partition) -> None:
+    async def _begin_anew(self, topic: Topic, partition: Partition, care: Care) -> None:
         why, size = partition.spoiled, partition.size
-        self._cares[topic.id, partition.index].removes_aside = not partition.log.lost
+        care.removes_aside = not partition.log.lost
         if await self._tried(partition, ANEW_S, self._assignments.replace(topic, partition)):
             self._runtime.measures.rebuilt_replicas += 1
             partition.report("replica_begins_anew", why=why, bytes=size)
@@ -222,4 +229,4 @@ class FailedLogs:
                 await self._tried(partition, math.inf, self._assignments.remove_aside(topic, partition))
             partition.report("replica_whole")
         if key not in self._healing and care.is_over(trio.current_time()):
-            del self._cares[key]
+            self._cares.pop(key, None)
