@@ -14,7 +14,7 @@ from krappy import blocking
 from krappy.broker.topics.internal_topics import TRANSACTIONS
 from krappy.core.cluster.coordinators import partition_of
 from krappy.errors import KrappyError
-from krappy.wire.kafka import Code
+from krappy.wire.kafka import ApiKey, Code
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.failing_disk import failing, failing_at, hanging_at
 from tests.cluster.scattered_transactions import ScatteredProducer, coordinator_of
@@ -163,3 +163,22 @@ def test_a_log_can_not_be_opened_anew_while_another_fails(
         with failing_at(broker, f"/t-{index}/"), client.producer("t", timeout=LONG_S) as producer:
             producer.send(b"0", partition=index).result(LONG_S)
             wait_until(lambda: cluster.partitions("t")[index].leader != leader, "another broker leads")
+
+
+def test_what_a_stopping_broker_leads_is_handed_over(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    """Also while its disk hangs at a partition that it leads. It leaves the ISRs before it ends its registration, so
+    nobody waits for it."""
+    leader = cluster.partitions("hung")[0].leader
+    other = leader % 3 + 1
+
+    def gone() -> bool:
+        with cluster.asked(other) as raw:
+            return leader not in {each["node_id"] for each in raw.ask(ApiKey.METADATA, {"topics": []})["brokers"]}
+
+    with sent(cluster), hanging_at(cluster.brokers[leader], "/hung-0/"):
+        write_everywhere(client)
+        cluster.brokers[leader].terminate()
+        wait_until(gone, "its registration has ended")
+        assert all(leader not in each.isrs for each in cluster.partitions_at(other, "t").values())
+        write_everywhere(client)
+    cluster.brokers[leader].ended()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from krappy.broker.partition.partition import Partition
 from krappy.broker.replication import joining
 from krappy.broker.replication.assignments import Assignments
 from krappy.broker.replication.failed_logs import FailedLogs
@@ -25,6 +24,7 @@ from krappy.core.cluster.tree import RefusedMulti
 from krappy.errors import ConnectionLost, StorageError
 from krappy.store.catalog import LocalCatalog
 from krappy.store.local_replicas import LocalReplicas
+from krappy.types import TopicPartition
 from krappy.waiting import wait_any
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 DRAIN_S = 30.0  # controlled.shutdown.max.wait.ms
 CLOSE_S = 1.0
+HANGS_S = 1.0
 PAUSE_S = 1.0  # after a part of it has failed
 TRIES = 10  # at a state that its leader changes at the same time
 
@@ -149,23 +150,35 @@ class Replication:
         runtime.report("draining", leads=len(self._movable()))
         with trio.move_on_after(DRAIN_S), suppress(ConnectionLost, StorageError, RefusedMulti):
             await change_registration(cluster, runtime.id, znodes.draining)
-            await wait_any([cluster.changed, runtime.topics.changed], lambda: not self._movable() or cluster.epoch < 0)
+            signals = cluster.changed, runtime.topics.changed
+            await wait_any(signals, lambda: not self._movable() or cluster.epoch < 0)
+            # Its own disk may hang where it is to follow now. Nobody waits for that.
+            await wait_any(signals, lambda: not self._still_leads() or cluster.epoch < 0, HANGS_S)
             await self._leave_isrs()
         self._replicating.cancel()
         with trio.move_on_after(CLOSE_S):
             await cluster.close()
 
-    def _movable(self) -> list[Partition]:
-        """The partitions that it leads, or has not handed over yet, and that another broker can take over."""
+    def _movable(self) -> list[TopicPartition]:
+        """The partitions that it leads, as the cluster has it, and that another broker can take over."""
         image, own = self.cluster.image, self._runtime.id
         others = {id for id, each in image.brokers.items() if id != own and not each.draining}
         return [
-            partition
-            for topic in self._runtime.topics.values()
-            for index, partition in topic.local.items()
-            if others & set(topic.image.partitions[index].state.isr)
-            and (partition.role is Role.LEADER or topic.image.partitions[index].state.leader == own)
+            TopicPartition(topic.name, index)
+            for topic in image.topics.values()
+            for index, each in enumerate(topic.partitions)
+            if each.state.leader == own and others & set(each.state.isr)
         ]
+
+    def _still_leads(self) -> bool:
+        """Whether it has not taken its new role in a partition that another broker leads by now."""
+        image, own = self.cluster.image, self._runtime.id
+        return any(
+            partition.role is Role.LEADER and image.topics[name].partitions[index].state.leader != own
+            for name, topic in self._runtime.topics.items()
+            for index, partition in topic.local.items()
+            if name in image.topics and index < len(image.topics[name].partitions)
+        )
 
     async def _leave_isrs(self) -> None:
         for topic in list(self._runtime.topics.values()):
