@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from heapq import nlargest
 
 from krappy.errors import CorruptBatch
-from krappy.records.batch import check, decode
+from krappy.store.opening import latest
 from krappy.store.segment import Segment
 from krappy.store.walk import Damage, headers
 
@@ -64,9 +64,6 @@ def _in_batch(segment: Segment, place: Place, start: int, stop: int) -> Found:
     _, position, size = place
     data = segment.handle().file.pread(size, -position)
     try:
-        check(data)
-        columns = decode(data)
+        return latest(data, start, stop)
     except CorruptBatch as error:
         raise segment.corrupt(-position, error.text) from None
-    rows = zip(columns.timestamps, columns.offsets, strict=True)
-    return max(((when, -offset) for when, offset in rows if start <= offset < stop), default=(-1, 0))

@@ -19,14 +19,13 @@ from krappy.records.batch import (
     LENGTH_END,
     REACHES,
     BatchHeader,
-    check,
-    decode,
     measure,
     read_header,
 )
 from krappy.store.disk import Buffer, Disk, File
 from krappy.store.format import INDEX, INDEX_ENTRY, LOG, SUMS, TIME_ENTRY, TIME_INDEX, file_name
 from krappy.store.index import BadIndex, Indexer, OffsetIndex, TimeIndex
+from krappy.store.opening import first_since
 from krappy.store.pool import POOL, Handle
 from krappy.store.sums import ProvenFile, Sums
 from krappy.store.walk import WINDOW, Damage, headers
@@ -487,12 +486,9 @@ class Segment:
                     return None
                 if header.max_timestamp < timestamp or not header.count:
                     continue
-                batch = file.pread(header.size, at)
-                check(batch)
-                columns = decode(batch)
-                for offset, when in zip(columns.offsets, columns.timestamps, strict=True):
-                    if when >= timestamp and offset >= start:
-                        return (offset, when) if offset < limit else None
+                found = first_since(file.pread(header.size, at), timestamp, start)
+                if found is not None:
+                    return found if found[0] < limit else None
         except Damage as damage:
             raise self.corrupt(damage.position, damage.text) from None
         except CorruptBatch as error:

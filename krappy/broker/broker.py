@@ -177,7 +177,7 @@ class LocalBroker(Runtime):
     async def _live(self, stop: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
         with trio.CancelScope(shield=True), self.syncing():
             async with trio.open_nursery() as nursery:
-                self._nursery = nursery
+                self.begin(nursery)
                 try:
                     await self._open()
                     self.check_taking()

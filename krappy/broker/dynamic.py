@@ -229,7 +229,8 @@ class DynamicSettings:
         }
         self._runtime.config = replace(self.static, **changed)
         threads: Sequence[Layer] = self.layers(THREADS)
-        self._runtime.disk_limiter.total_tokens = int(threads[0].value) if threads else DISK_THREADS
+        self._runtime.disk_threads.most = int(threads[0].value) if threads else DISK_THREADS
+        self._runtime.disk_threads.set_limit()
         self._runtime.quotas.leader.rate = self._rate(LEADER_RATE)
         self._runtime.quotas.follower.rate = self._rate(FOLLOWER_RATE)
 

@@ -17,6 +17,7 @@ from krappy.broker.authorizer import Authorizer
 from krappy.broker.client_quotas import ClientQuotas
 from krappy.broker.clock import Clock
 from krappy.broker.gate import Gate
+from krappy.broker.hang_limit import HangLimit
 from krappy.broker.meta_sync import MetaSync
 from krappy.broker.overrides import OverrideStore
 from krappy.broker.stillness import Stillness
@@ -66,7 +67,8 @@ class Runtime:
         self.started_ms = self.now_ms()
         self.measures = StoreMeasures(kept_limit=config.memory_bytes // SHARE)
         self.settings_changed = Signal()
-        self.disk_limiter = trio.CapacityLimiter(DISK_THREADS)  # threads that wait only for the disk
+        self.disk_threads = HangLimit(DISK_THREADS)
+        self.disk_limiter = self.disk_threads.limiter  # of threads that wait only for the disk
         self.cleaner_limiter = trio.CapacityLimiter(1)
         self.counting = trio.CapacityLimiter(1)  # tasks that read whole views
         self.shrinking = trio.Lock()  # held while events are removed from a log; take it before a topic's lock
@@ -103,6 +105,11 @@ class Runtime:
     @property
     def lag_ms(self) -> float:
         return self.config.replica_lag_time_max_ms
+
+    def begin(self, nursery: trio.Nursery) -> None:
+        """From now on its tasks run in this nursery."""
+        self._nursery = nursery
+        self.spawn(self.disk_threads.run)
 
     def spawn(self, run: Callable[[*Args], Awaitable[object]], *args: *Args) -> None:
         assert self._nursery is not None, "the broker is not running"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 
@@ -16,9 +17,10 @@ from krappy.core.cluster.coordinators import partition_of
 from krappy.errors import KrappyError
 from krappy.wire.kafka import ApiKey, Code
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
-from tests.cluster.failing_disk import failing, failing_at, hanging_at
+from tests.cluster.failing_disk import failing, failing_at, hanging_at, stalling_at
 from tests.cluster.scattered_transactions import ScatteredProducer, coordinator_of
 from tests.cluster.zookeeper import ZooKeeperServer
+from tests.kafka.raw import fetch
 from tests.process import wait_until
 
 LONG_S = 60.0
@@ -145,6 +147,53 @@ def test_transactions_end_while_the_disk_hangs_at_a_partition_of_another(
     assert hung.add(("t", index)) == Code.NONE  # once the one before is completed
 
 
+@contextmanager
+def reading(cluster: ClusterProcesses, leader: int) -> Iterator[None]:
+    """In this block, 20 clients read the topic that hangs, and one looks for an event by its time."""
+    with ExitStack() as stack:
+        for _ in range(20):
+            body = fetch([("hung", 0, 0)], partition_max_bytes=1000) | {"max_bytes": 1000}
+            stack.enter_context(cluster.asked(leader)).send(ApiKey.FETCH, body, 12)
+        partition = {"partition_index": 0, "timestamp": 1, "current_leader_epoch": -1}
+        body = {"topics": [{"name": "hung", "partitions": [partition]}]}
+        stack.enter_context(cluster.asked(leader)).send(ApiKey.LIST_OFFSETS, body, 5)
+        yield
+
+
+def test_reads_of_one_partition_hang(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    """The same disk serves all others meanwhile, however many clients read that partition. Large events are written and
+    opened in threads."""
+    with client.producer("hung") as producer:
+        producer.send(b"0").result(LONG_S)
+    leader = cluster.partitions("hung")[0].leader
+    index = next(index for index, each in cluster.partitions("t").items() if each.leader == leader)
+    value = os.urandom(500_000)
+    with stalling_at(cluster.brokers[leader], "/hung-0/"), reading(cluster, leader):
+        with client.producer("t", timeout=LONG_S, compression="zstd") as producer:
+            for key in range(5):
+                producer.send(value, key=b"%d" % key, partition=index).result(LONG_S)
+        write_everywhere(client)
+
+
+def test_what_a_stopping_broker_leads_is_handed_over(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    """Also while its disk hangs at a partition that it leads. It leaves the ISRs before it ends its registration, so
+    nobody waits for it."""
+    leader = cluster.partitions("hung")[0].leader
+    other = leader % 3 + 1
+
+    def gone() -> bool:
+        with cluster.asked(other) as raw:
+            return leader not in {each["node_id"] for each in raw.ask(ApiKey.METADATA, {"topics": []})["brokers"]}
+
+    with sent(cluster), hanging_at(cluster.brokers[leader], "/hung-0/"):
+        write_everywhere(client)
+        cluster.brokers[leader].terminate()
+        wait_until(gone, "its registration has ended")
+        assert all(leader not in each.isrs for each in cluster.partitions_at(other, "t").values())
+        write_everywhere(client)
+    cluster.brokers[leader].ended()
+
+
 def test_a_log_can_not_be_opened_anew_while_another_fails(
     cluster: ClusterProcesses, client: blocking.Client, tmp_path: Path
 ) -> None:
@@ -165,20 +214,21 @@ def test_a_log_can_not_be_opened_anew_while_another_fails(
             wait_until(lambda: cluster.partitions("t")[index].leader != leader, "another broker leads")
 
 
-def test_what_a_stopping_broker_leads_is_handed_over(cluster: ClusterProcesses, client: blocking.Client) -> None:
-    """Also while its disk hangs at a partition that it leads. It leaves the ISRs before it ends its registration, so
-    nobody waits for it."""
-    leader = cluster.partitions("hung")[0].leader
-    other = leader % 3 + 1
-
-    def gone() -> bool:
-        with cluster.asked(other) as raw:
-            return leader not in {each["node_id"] for each in raw.ask(ApiKey.METADATA, {"topics": []})["brokers"]}
-
-    with sent(cluster), hanging_at(cluster.brokers[leader], "/hung-0/"):
+def test_the_disk_hangs_at_many_partitions(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    """More than there are threads that wait for the disk, or that take roles."""
+    client.create_topic("many", 90)
+    cluster.until_in_sync("many")
+    cluster.spread("many")
+    hung, other = 1, 2
+    with hanging_at(cluster.brokers[hung], "/many-"), sent(cluster, "many", 90):
+        wait_until(lambda: wrote_what_hangs(cluster, hung), "its syncs hang")
         write_everywhere(client)
-        cluster.brokers[leader].terminate()
-        wait_until(gone, "its registration has ended")
-        assert all(leader not in each.isrs for each in cluster.partitions_at(other, "t").values())
+        cluster.brokers[other].kill()
         write_everywhere(client)
-    cluster.brokers[leader].ended()
+
+
+def wrote_what_hangs(cluster: ClusterProcesses, broker: int) -> bool:
+    """Whether it has written an event to each partition of the topic that it leads."""
+    led = [index for index, each in cluster.partitions("many").items() if each.leader == broker]
+    logs = [log for index in led for log in (cluster.brokers[broker].data / "topics" / f"many-{index}").glob("*.log")]
+    return len(logs) == 30 and all(each.stat().st_size for each in logs)

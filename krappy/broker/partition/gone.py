@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+import trio
 
 from krappy.errors import KrappyError, StorageError
+
+T = TypeVar("T")
+READS = 4  # threads that read one log at a time: if the disk hangs there, any number of readers may come
 
 
 class Closable(Protocol):
@@ -25,3 +30,24 @@ def unless_gone(partition: Closable) -> Iterator[None]:
         if partition.gone is not None:
             raise partition.gone from None
         raise
+
+
+class Readable(Closable, Protocol):
+    """`reading`: how many threads may read its log; None: it was never read in one."""
+
+    reading: trio.CapacityLimiter | None
+    disk_limiter: trio.CapacityLimiter
+
+
+async def read_in_thread(
+    partition: Readable, read: Callable[[], T], run: Callable[[Callable[[], T]], Awaitable[T]] | None = None
+) -> T:
+    """Runs `read`, which reads the partition's log, in a thread: in one of those that wait for the disk, unless `run`
+    has others. Raises `gone` if the log was deleted meanwhile."""
+    if partition.reading is None:
+        partition.reading = trio.CapacityLimiter(READS)
+    async with partition.reading:
+        with unless_gone(partition):
+            if run is not None:
+                return await run(read)
+            return await trio.to_thread.run_sync(read, limiter=partition.disk_limiter)

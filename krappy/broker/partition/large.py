@@ -21,10 +21,13 @@ from krappy.records import batch as batches
 from krappy.records.batch import Columns
 from krappy.turns import UserTurns
 
+FINDERS = 16  # threads
 T = TypeVar("T")
 V = TypeVar("V")
 _opening: trio.lowlevel.RunVar[UserTurns] = trio.lowlevel.RunVar("krappy-opening")
 _holding: trio.lowlevel.RunVar[UserTurns] = trio.lowlevel.RunVar("krappy-holding")
+_finding: trio.lowlevel.RunVar[UserTurns] = trio.lowlevel.RunVar("krappy-finding")
+_finders: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("krappy-finders")
 _thread: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("krappy-opener")
 
 
@@ -40,6 +43,14 @@ def _shared(variable: trio.lowlevel.RunVar[V], make: Callable[[], V]) -> V:
 
 def _turns(variable: trio.lowlevel.RunVar[UserTurns]) -> UserTurns:
     return _shared(variable, UserTurns)
+
+
+async def found(search: Callable[[], T]) -> T:
+    """Runs `search`, which looks for an event by its time, in a thread. It may wait for the disk. Only one of all
+    searches opens a batch at a time (store/opening.py). Users take turns."""
+    async with _shared(_finding, lambda: UserTurns(FINDERS)).one(whose()):
+        limiter = _shared(_finders, lambda: trio.CapacityLimiter(FINDERS))
+        return await trio.to_thread.run_sync(search, limiter=limiter)
 
 
 async def opened(work: Callable[[], T], owner: str | None = None) -> T:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy.broker.partition.appender import Appender
-from krappy.broker.partition.gone import unless_gone
+from krappy.broker.partition.gone import read_in_thread
 from krappy.broker.partition.page_cache import head
 from krappy.broker.partition.replica import Lent, Standing
 from krappy.broker.partition.strays import Strays
@@ -188,8 +188,7 @@ class Partition(Viewed):
             return self.fetch_all_now(offset, max_bytes, min_one=min_one)
         except BlockingIOError:
             fetch = partial(self._fetch_all, offset, max_bytes, min_one, nowait=False)
-            with unless_gone(self):
-                return await trio.to_thread.run_sync(fetch, limiter=self.disk_limiter)
+            return await read_in_thread(self, fetch)
 
     def _fetch_all(self, offset: int, max_bytes: int, min_one: bool, *, nowait: bool) -> Raw:
         log, cuts = self.log, self.log.cuts

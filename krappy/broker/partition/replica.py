@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import trio
 
 from krappy.broker.partition import large
-from krappy.broker.partition.gone import unless_gone
+from krappy.broker.partition.gone import read_in_thread
 from krappy.broker.partition.page_cache import check_cached, warm
 from krappy.broker.partition.pending import Pending
 from krappy.core.cluster.replica_set import ReplicaSet
@@ -104,7 +104,7 @@ class Replica:
     # What each request needs. CPython (3.11) reads attributes slowly where an object has more than 30 beside its slots.
     __slots__ = (
         *("_stable", "_undecided", "config", "epoch", "gone", "grown", "high_watermark", "index", "landed", "log"),
-        *("moved", "number", "replicas", "role", "stability", "topic", "views"),
+        *("moved", "number", "reading", "replicas", "role", "stability", "topic", "views"),
     )
 
     def __init__(
@@ -126,6 +126,7 @@ class Replica:
         self.views, self.measures = lent.views, lent.measures
         self.fsync, self.syncs, self.disk_limiter = lent.fsync, lent.syncs, lent.disk_limiter
         self.counting, self.shrinking = lent.counting, lent.shrinking
+        self.reading: trio.CapacityLimiter | None = None
         self.now_ms, self.later_ms, self.spawn = lent.now_ms, lent.later_ms, lent.spawn
         self.verifies, self.verify = lent.verifies, lent.verify
         self.epoch = -1  # the leader epoch, once there is a leader
@@ -405,8 +406,7 @@ class Replica:
         forgotten meanwhile. Raises OffsetOutOfRange, and the partition's `gone` if it is closed."""
         while True:
             drops = self.stability.drops
-            with unless_gone(self):
-                found = await trio.to_thread.run_sync(read, limiter=self.disk_limiter)
+            found = await read_in_thread(self, read)
             self.check_readable(offset)
             if self.stability.drops == drops:
                 return found
@@ -418,14 +418,12 @@ class Replica:
     async def find_time(self, timestamp: int, limit: int) -> tuple[int, int] | None:
         """(offset, timestamp in ms) of the first event below `limit` that is not older than `timestamp`."""
         self._alive()
-        with unless_gone(self):
-            return await large.opened(partial(self.log.find_timestamp, timestamp, limit))
+        return await read_in_thread(self, partial(self.log.find_timestamp, timestamp, limit), large.found)
 
     async def find_latest_time(self, limit: int) -> tuple[int, int] | None:
         """(offset, timestamp in ms) of the event with the highest timestamp, the first such, below `limit`."""
         self._alive()
-        with unless_gone(self):
-            return await large.opened(partial(self.log.find_latest, limit))
+        return await read_in_thread(self, partial(self.log.find_latest, limit), large.found)
 
     async def offset_at(self, timestamp: int) -> int:
         """The offset of the first event with a timestamp (ms) of at least `timestamp`, else the last stable offset."""

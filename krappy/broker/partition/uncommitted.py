@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import trio
-
+from krappy.broker.partition.gone import read_in_thread
 from krappy.types import Span
 
 if TYPE_CHECKING:
@@ -28,9 +27,8 @@ async def read_uncommitted(partition: Partition, offset: int, max_bytes: int, ma
         return read_uncommitted_now(partition, offset, max_bytes, max_records)
     except BlockingIOError:
         end = partition.high_watermark
-        found = await trio.to_thread.run_sync(
-            lambda: partition.log.read_span(offset, max_bytes, limit=end, max_records=max_records),
-            limiter=partition.disk_limiter,
+        found = await read_in_thread(
+            partition, lambda: partition.log.read_span(offset, max_bytes, limit=end, max_records=max_records)
         )
         partition.check_readable(offset)
         return found

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from krappy.broker.hang_limit import HangLimit
 from krappy.broker.partition.follower import Follower
 from krappy.broker.partition.partition import Partition
 from krappy.broker.partition.replica import Standing
@@ -62,7 +63,7 @@ class Assignments:
         self._follow = follow
         self._followers: dict[ReplicaId, Follower] = {}
         self._taken: dict[ReplicaId, tuple[int, int]] = {}  # (version of the state, broker epoch) of the last role
-        self._limit = trio.CapacityLimiter(AT_ONCE)
+        self._limit = HangLimit(AT_ONCE)
         self._renewed = Signal()
         self._again = False  # a partition has another log, and must take its role with it
         self._leaving = Leaving(runtime, cluster, logs.replicas)
@@ -87,6 +88,7 @@ class Assignments:
         cluster = self._cluster
         async with trio.open_nursery() as nursery:
             self._errands = Errands(nursery, HANGS_S, self._look_again)
+            nursery.start_soon(self._limit.run)
             while True:
                 image, epoch = cluster.image, cluster.epoch
                 done = await self._look(image, epoch) and not self._errands
@@ -228,7 +230,7 @@ class Assignments:
         failed: list[str] = []
 
         async def take(topic: Topic, partition: Partition) -> None:
-            async with self._limit:
+            async with self._limit.limiter:
                 try:
                     await self._take_role(image, epoch, topic, partition)
                 except KrappyError as error:
