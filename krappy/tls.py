@@ -12,9 +12,9 @@ Rules, kept here:
   with the same bytes and is not shorter: these were taken already, and are being sent. It takes at most `PIECE` bytes
   at a time.
 - Nothing is ever sent without encryption, but for `reject`.
-- A client may send a few certificates besides its own. OpenSSL keeps them, some KB each, with the connection and with
-  its session, which others of that client may resume: of TLS 1.2, up to 20,480 sessions for five minutes. A client that
-  sends more is refused, and its session is not kept.
+- A client may send a few certificates besides its own. OpenSSL keeps them, in three times their size, with the
+  connection and with its session, which others of that client may resume: of TLS 1.2, up to 20,480 sessions for five
+  minutes. A client that sends more, or longer ones, is refused, and its session is not kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PART = 17 << 10  # bytes that are decrypted at a time: a whole record, or 640 ke
 FRUITLESS = 64 << 10  # four times as many as the largest record has
 RECORD = 16 << 10  # bytes that are encrypted at a time: OpenSSL keeps as much memory for each connection
 PIECE = 256 << 10  # bytes of one `recv` or `send`, which takes about 0.1 ms
-MOST_CERTIFICATES, LONGEST_CHAIN = 6, 32 << 10  # certificates that a client may send, and their bytes
+MOST_CERTIFICATES, LONGEST_CHAIN = 6, 12 << 10  # certificates that a client may send, and their bytes
 
 
 class TlsSocket(socket.socket):

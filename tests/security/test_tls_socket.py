@@ -162,11 +162,18 @@ def test_a_step_of_a_handshake_takes_a_bounded_part(authority: Authority) -> Non
                 assert waiting(server) == len(sent) - steps * PART
 
 
-@pytest.mark.parametrize("more", [MOST_CERTIFICATES - 1, MOST_CERTIFICATES])
-def test_who_sends_many_certificates_is_refused_and_forgotten(authority: Authority, tmp_path: Path, more: int) -> None:
-    """OpenSSL keeps what a client sends for as long as it keeps the session, though nobody may resume that."""
+@pytest.mark.parametrize(
+    ("more", "names", "refused"),
+    [(MOST_CERTIFICATES - 1, 1, False), (MOST_CERTIFICATES, 1, True), (1, 500, False), (1, 900, True)],
+)
+def test_who_sends_many_certificates_or_long_ones_is_refused_and_forgotten(
+    authority: Authority, tmp_path: Path, more: int, names: int, refused: bool
+) -> None:
+    """OpenSSL keeps what a client sends for as long as it keeps the session, though nobody may resume that. A name
+    takes 14 bytes."""
     sent = tmp_path / "sent.pem"
-    sent.write_bytes(Path(authority.issue("ada")).read_bytes() + more * Path(authority.ca).read_bytes())
+    own = Path(authority.issue(*(f"{number:03}.acme.com" for number in range(names)))).read_bytes()
+    sent.write_bytes(own + more * Path(authority.ca).read_bytes())
     context = context_of(authority.issue("127.0.0.1"))
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(authority.ca)
@@ -182,7 +189,6 @@ def test_who_sends_many_certificates_is_refused_and_forgotten(authority: Authori
     with listening() as listener:
         thread = threading.Thread(target=connect)
         thread.start()
-        refused = more == MOST_CERTIFICATES
         told = pytest.raises(OSError, match="certificates") if refused else contextlib.nullcontext()
         with TlsSocket(context, listener.accept()[0]) as server, told:
             greet(server)
