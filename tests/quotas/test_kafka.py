@@ -55,6 +55,15 @@ def test_what_is_set_is_described(quotas: Quotas) -> None:
     assert quotas.found(("user", EXACT, "set-ada"), strict=True) == []
 
 
+def test_the_largest_long_stands_for_no_limit(quotas: Quotas) -> None:
+    """With it, users of Kafka except somebody from a default quota. Kafka's tools send it as a double."""
+    most = float(2**63 - 1)
+    quotas.set({"user": "set-eve"}, producer_byte_rate=most, consumer_byte_rate=most)
+    assert quotas.found(("user", EXACT, "set-eve")) == [
+        ({"user": "set-eve"}, {"producer_byte_rate": most, "consumer_byte_rate": most})
+    ]
+
+
 def test_what_is_only_checked_is_not_set(quotas: Quotas) -> None:
     assert quotas.alter({"user": "eve"}, True, producer_byte_rate=1.0)["error_code"] == 0
     assert quotas.found(("user", EXACT, "eve")) == []

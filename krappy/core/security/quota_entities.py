@@ -80,7 +80,7 @@ def check_rate(key: QuotaKey, rate: float) -> float:
     """Raises InvalidRequest."""
     if not (math.isfinite(rate) and rate > 0):
         raise InvalidRequest(f"Quota {key} must be greater than 0")
-    if rate < 1e-6 or rate > 2**62 or (key in WHOLE and abs(rate - round(rate)) > 1e-6):
+    if rate < 1e-6 or rate > 2**63 or (key in WHOLE and abs(rate - round(rate)) > 1e-6):
         raise InvalidRequest(f"Proposed value for {key} quota must be a{' whole' if key in WHOLE else ''} number")
     return float(round(rate)) if key in WHOLE else rate
 
