@@ -35,6 +35,15 @@ class NameLocks:
     async def of(self, name: str) -> AsyncIterator[None]:
         """Holds the name for the body; at once, without giving others a turn, if nobody has it. The wait for it can be
         cancelled; the body can't, and always runs to its end."""
+        await self.acquire(name)
+        try:
+            with trio.CancelScope(shield=True):
+                yield
+        finally:
+            self.release(name)
+
+    async def acquire(self, name: str) -> None:
+        """As `of`. The same task must call `release` later."""
         while self._opened is not None:
             await self._opened.wait()
         counted = self._locks.get(name)
@@ -46,17 +55,21 @@ class NameLocks:
                 counted.lock.acquire_nowait()
             except trio.WouldBlock:
                 await counted.lock.acquire()
-            try:
-                with trio.CancelScope(shield=True):
-                    yield
-            finally:
-                counted.lock.release()
-        finally:
-            counted.askers -= 1
-            if not counted.askers:
-                del self._locks[name]
-                if not self._locks:
-                    self._empty.set()
+        except BaseException:
+            self._leave(name)
+            raise
+
+    def release(self, name: str) -> None:
+        self._locks[name].lock.release()
+        self._leave(name)
+
+    def _leave(self, name: str) -> None:
+        counted = self._locks[name]
+        counted.askers -= 1
+        if not counted.askers:
+            del self._locks[name]
+            if not self._locks:
+                self._empty.set()
 
     @asynccontextmanager
     async def everything(self) -> AsyncIterator[None]:

@@ -19,6 +19,7 @@ from krappy.broker.clock import Clock
 from krappy.broker.gate import Gate
 from krappy.broker.hang_limit import HangLimit
 from krappy.broker.meta_sync import MetaSync
+from krappy.broker.name_locks import NameLocks
 from krappy.broker.overrides import OverrideStore
 from krappy.broker.stillness import Stillness
 from krappy.broker.sync_threads import SyncThreads
@@ -71,7 +72,8 @@ class Runtime:
         self.disk_limiter = self.disk_threads.limiter  # of threads that wait only for the disk
         self.cleaner_limiter = trio.CapacityLimiter(1)
         self.counting = trio.CapacityLimiter(1)  # tasks that read whole views
-        self.shrinking = trio.Lock()  # held while events are removed from a log; take it before a topic's lock
+        # A topic's is held while events are removed from its logs. Take it before the topic's own lock.
+        self.shrinking = NameLocks()
         self.quotas = ReplicationQuotas()
         self.decisions = Gate()  # closed while a backup is taken: no transaction or job is decided meanwhile
         self.stopping = Signal()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import trio
 
 from krappy.broker.broker import LocalBroker
+from krappy.broker.name_locks import NameLocks
 from krappy.broker.partition.partition import Partition
 from krappy.core.security.principal import Principal
 from krappy.ports import GroupPolled
@@ -106,6 +107,11 @@ async def read_all(partition: Partition) -> list[Got]:
                 found.append(Got(partition.topic, partition.index, offset, 1, key, value, timestamp, headers))
         at = span.next_offset
     return found
+
+
+def somebody_waits(locks: NameLocks) -> bool:
+    """Whether a task waits for a name, or for all names."""
+    return locks._opened is not None or any(each.askers > 1 for each in locks._locks.values())
 
 
 async def until(ready: Any) -> None:

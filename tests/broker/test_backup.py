@@ -19,7 +19,7 @@ from krappy.core.transactions import TxnStage
 from krappy.errors import StorageError
 from krappy.store.disk import File
 from krappy.store.hold import MANIFEST
-from tests.broker.engine import publish, read_all, running, until
+from tests.broker.engine import publish, read_all, running, somebody_waits, until
 from tests.broker.staged import begin, commit
 from tests.broker.staged import values as jobs_values
 from tests.broker.transactional import Producer, made, values
@@ -33,10 +33,10 @@ async def test_topics_are_made_while_a_backup_waits_for_a_compaction(tmp_path: P
         async def hold() -> None:
             held.append(await broker.hold_backup())
 
-        async with trio.open_nursery() as nursery, broker.shrinking:  # as a compaction has it, for long
+        async with trio.open_nursery() as nursery, broker.shrinking.of("c"):  # as a compaction has it, for long
             nursery.start_soon(hold)
             await wait_all_tasks_blocked()
-            assert broker.shrinking.statistics().tasks_waiting == 1
+            assert somebody_waits(broker.shrinking)
             await broker.create_topic("t", 1, {})
             await broker.alter_topic("t", {"retention.ms": 1_000}, 2)
             assert not held

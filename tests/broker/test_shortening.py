@@ -17,7 +17,7 @@ from krappy.broker.topics.topic import Topic
 from krappy.entries.entry import entry_offset, is_tombstone
 from krappy.records import batch
 from krappy.store.pool import POOL
-from tests.broker.engine import as_killed, publish, running, until
+from tests.broker.engine import as_killed, publish, running, somebody_waits, until
 
 KEYS = [b"k%d" % number for number in range(10)]
 
@@ -96,7 +96,7 @@ async def test_a_table_that_is_to_outlive_its_events_has_taken_them_in(
             await publish(partition, 1, [b"key"])
             assert await partition.view_wait(None, 60)
             nursery.start_soon(partition.delete_records, 2)
-            await until(lambda: partition.start_offset == 2 or broker.shrinking.statistics().tasks_waiting)
+            await until(lambda: partition.start_offset == 2 or somebody_waits(broker.shrinking))
 
         async def kept(*args: Any) -> None:
             """The settings are stored, and not in force yet."""
@@ -155,7 +155,7 @@ async def test_a_view_that_begins_while_events_go_folds_none_of_them(
             nursery.start_soon(broker.alter_topic, "t", config, None)
         else:
             broker.views.damaged = "a block"
-        await until(lambda: broker.shrinking.statistics().tasks_waiting or 0 < partition.applied < 5)
+        await until(lambda: somebody_waits(broker.shrinking) or 0 < partition.applied < 5)
         go_on.set()
         await until(lambda: partition.start_offset == 5)
         del broker.views.busy

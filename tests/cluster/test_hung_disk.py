@@ -216,11 +216,12 @@ def test_a_log_can_not_be_opened_anew_while_another_fails(
 
 def test_the_disk_hangs_at_many_partitions(cluster: ClusterProcesses, client: blocking.Client) -> None:
     """More than there are threads that wait for the disk, or that take roles."""
-    client.create_topic("many", 90)
+    client.create_topic("many", 54)
     cluster.until_in_sync("many")
     cluster.spread("many")
     hung, other = 1, 2
-    with hanging_at(cluster.brokers[hung], "/many-"), sent(cluster, "many", 90):
+    with ExitStack() as after, hanging_at(cluster.brokers[hung], "/many-"):
+        after.enter_context(sent(cluster, "many", 54))
         wait_until(lambda: wrote_what_hangs(cluster, hung), "its syncs hang")
         write_everywhere(client)
         cluster.brokers[other].kill()
@@ -231,4 +232,23 @@ def wrote_what_hangs(cluster: ClusterProcesses, broker: int) -> bool:
     """Whether it has written an event to each partition of the topic that it leads."""
     led = [index for index, each in cluster.partitions("many").items() if each.leader == broker]
     logs = [log for index in led for log in (cluster.brokers[broker].data / "topics" / f"many-{index}").glob("*.log")]
-    return len(logs) == 30 and all(each.stat().st_size for each in logs)
+    return len(logs) == 18 and all(each.stat().st_size for each in logs)
+
+
+def test_events_expire_while_the_disk_hangs_at_another_partition(
+    cluster: ClusterProcesses, client: blocking.Client
+) -> None:
+    leader = cluster.partitions("hung")[0].leader
+    index = next(index for index, each in cluster.partitions("t").items() if each.leader == leader)
+    write_everywhere(client)
+    with client.producer("hung") as producer:
+        producer.send(b"0").result(LONG_S)
+    with hanging_at(cluster.brokers[leader], "/hung-0/"):
+        client.alter_topic("hung", {"retention.ms": 1})
+        write_everywhere(client)
+        client.alter_topic("t", {"retention.ms": 1})
+
+        def expired() -> bool:
+            return any(each["partition"] == f"t-{index}" for each in cluster.events(leader, "segments_deleted"))
+
+        wait_until(expired, "what the leader has of another topic has expired")

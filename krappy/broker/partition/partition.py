@@ -413,7 +413,7 @@ class Partition(Viewed):
                 same = self.config == config and self.applier is applier
                 return self.log.delete_before(wanted) if same else None
 
-            async with self.shrinking:
+            async with self.shrinking.of(self.topic):
                 gone = await self.reshape(delete)
             if gone is not None:
                 self.moved.fire()  # replicas are told at once

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import trio
 
+from krappy.broker.name_locks import NameLocks
 from krappy.broker.partition import large
 from krappy.broker.partition.gone import read_in_thread
 from krappy.broker.partition.page_cache import check_cached, warm
@@ -56,7 +57,7 @@ class Lent(Protocol):
     fsync: bool
     syncs: SyncThreads | None
     disk_limiter: trio.CapacityLimiter
-    shrinking: trio.Lock  # held while events are removed from a log
+    shrinking: NameLocks  # a topic's is held while events are removed from its logs
     counting: trio.CapacityLimiter  # tasks that read whole views
     verifies: bool  # whether another broker may coordinate the transactions of its producers
 

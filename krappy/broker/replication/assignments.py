@@ -118,7 +118,8 @@ class Assignments:
             if topic is None:
                 done &= await self._try(found.name, partial(self._add, found))
             elif topic.image is not found or self._settings_differ(topic, image):
-                before = self._runtime.shrinking if self._settings_differ(topic, image) else nullcontext()
+                differs = self._settings_differ(topic, image)
+                before = self._runtime.shrinking.of(found.name) if differs else nullcontext()
                 done &= await self._try(found.name, partial(self._change, topic, found, image), before)
         for left in self._leaving.due(image):
             done &= await self._try(image.names[left[0]], partial(self._leave, left))

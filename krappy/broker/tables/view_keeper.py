@@ -120,7 +120,8 @@ class ViewKeeper:
                 scan.close()
             self._snapshots.close_all()
             try:
-                async with runtime.shrinking:  # else a new view would fold only a part of what is being removed
+                # Else a new view would fold only a part of what is being removed.
+                async with runtime.shrinking.everything():
                     await trio.to_thread.run_sync(make, limiter=runtime.disk_limiter)
                     # In the same turn as the rest: else an empty view could be taken for a folded one.
                     runtime.views.begin()

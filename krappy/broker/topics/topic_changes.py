@@ -145,7 +145,7 @@ class TopicChanges:
         self, name: str, wanted: Changes | None, partitions: int | None, replicas: Placement | None = None
     ) -> None:
         if not await self._alter(name, wanted, partitions, still=False):
-            async with self._runtime.shrinking:
+            async with self._runtime.shrinking.of(name):
                 await self._alter(name, wanted, partitions, still=True)
 
     async def _alter(self, name: str, wanted: Changes | None, partitions: int | None, *, still: bool) -> bool:

@@ -78,7 +78,7 @@ async def take(runtime: Runtime, locks: NameLocks, staged: StagedFiles) -> Hold:
     restore. No transaction begins meanwhile: that completion would also end the same producer's next transaction.
     """
     # In this order: a compaction under way may take minutes, and topics can be created while this waits for it.
-    async with runtime.shrinking, locks.everything():
+    async with runtime.shrinking.everything(), locks.everything():
         runtime.check_taking()
         async with _new_folder(runtime) as folder:
             await _run(runtime, partial(runtime.views.checkpoint, folder / "views"))

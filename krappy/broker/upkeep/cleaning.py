@@ -85,13 +85,13 @@ class _Pace(CleaningPace):
 
     async def _still(self, markers: Sequence[int]) -> None:
         with trio.CancelScope(shield=True):  # else the rewritten segment would be for nothing
-            await self._runtime.shrinking.acquire()
+            await self._runtime.shrinking.acquire(self._partition.topic)
         try:
             self.check()
             if not self._partition.lack(max(self._gone_below, *(each + 1 for each in markers), 0)):
                 raise _Needed
         except BaseException:
-            self._runtime.shrinking.release()
+            self._runtime.shrinking.release(self._partition.topic)
             raise
         self._partition.stability.drop(markers)
 
@@ -102,7 +102,7 @@ class _Pace(CleaningPace):
             yield
             self.removed = len(self.forgotten)
         finally:
-            trio.from_thread.run_sync(self._runtime.shrinking.release)
+            trio.from_thread.run_sync(self._runtime.shrinking.release, self._partition.topic)
 
 
 async def clean(runtime: Runtime, partition: Partition, now: int, throttle: Throttle) -> None:

@@ -86,7 +86,7 @@ class BegunBackup:
 
         try:
             with self._waiting:
-                async with runtime.shrinking, self._locks.everything():
+                async with runtime.shrinking.everything(), self._locks.everything():
                     with runtime.decisions.closed():
                         self._stands.set()
                         left = max(0.0, self._waiting.deadline - trio.current_time())

@@ -1,11 +1,13 @@
 """A broker's periodic work: roll segments, expire events, compact, forget. core/retention.py decides, this does it.
 
-A partition whose disk or view prevents that is skipped until the next round.
+A partition whose disk or view prevents that is skipped until the next round. If its disk hangs, retention of the others
+goes on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -17,7 +19,7 @@ from krappy.broker.upkeep.log_places import LogPlaces
 from krappy.core import retention
 from krappy.core.throttle import Throttle
 from krappy.errors import KrappyError, UnknownTopic
-from krappy.waiting import wait_any
+from krappy.waiting import Errands, wait_any
 
 if TYPE_CHECKING:
     from krappy.broker.latest.latest import LatestTables
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from krappy.broker.topics.topic_changes import TopicChanges
 
 SCAN_CHECK_S = 10.0
+HANGS_S = 1.0  # what takes longer is not waited for, before others have their turn
 
 
 class Housekeeper:
@@ -41,7 +44,12 @@ class Housekeeper:
     async def run(self) -> None:
         """Until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._every, lambda: self._runtime.config.retention_check_ms, self.retain)
+            errands: Errands[Partition | str] = Errands(nursery, HANGS_S, lambda _: None)
+
+            async def retain(partition: Partition) -> None:
+                await errands.run({partition: partial(self._attempt, self.retain, partition)})
+
+            nursery.start_soon(self._every, lambda: self._runtime.config.retention_check_ms, retain)
             nursery.start_soon(self._every, self._compaction_ms, self.compact)
             nursery.start_soon(self._every, lambda: self._runtime.config.retention_check_ms, self.sweep)
             nursery.start_soon(LogPlaces(self._runtime).run)
@@ -49,8 +57,7 @@ class Housekeeper:
                 await trio.sleep(min(SCAN_CHECK_S, self._compaction_ms() / 1000))
                 self._close_idle_scans()
                 self._latest.sets.expire()
-                await self._reclaim()
-                await self._tend_staging()
+                await errands.run({"deleted topics": self._reclaim, "staged jobs": self._tend_staging})
 
     def _compaction_ms(self) -> int:
         return min(self._runtime.config.cleaner_backoff_ms, self._runtime.config.retention_check_ms)
@@ -90,24 +97,25 @@ class Housekeeper:
                 runtime.report("view_not_reclaimed", number=number, error=str(error))
 
     async def look(self, work: Callable[[Partition], Awaitable[None]]) -> None:
-        """One round of `work` over all partitions; none while the data folder is away.
-
-        An error in one partition is reported, and the others go on.
-        """
+        """One round of `work` over all partitions; none while the data folder is away."""
         if self._runtime.room.away:
             return
         for topic in list(self._runtime.topics.values()):
             for partition in list(topic.local.values()):
-                try:
-                    if partition.gone is None:
-                        await work(partition)
-                except UnknownTopic:
-                    pass  # it was deleted meanwhile
-                except KrappyError as error:
-                    self._runtime.report("housekeeping_failed", partition=str(partition), error=str(error))
-                except Exception:  # a bug of ours, which must not end housekeeping for the others
-                    self._runtime.report("internal_error", task=f"housekeeping of {partition}", exc_info=True)
+                await self._attempt(work, partition)
                 await trio.lowlevel.checkpoint()
+
+    async def _attempt(self, work: Callable[[Partition], Awaitable[None]], partition: Partition) -> None:
+        """An error in one partition is reported, and the others go on."""
+        try:
+            if partition.gone is None:
+                await work(partition)
+        except UnknownTopic:
+            pass  # it was deleted meanwhile
+        except KrappyError as error:
+            self._runtime.report("housekeeping_failed", partition=str(partition), error=str(error))
+        except Exception:  # a bug of ours, which must not end housekeeping for the others
+            self._runtime.report("internal_error", task=f"housekeeping of {partition}", exc_info=True)
 
     async def tend(self, partition: Partition) -> None:
         """Retention and compaction of one partition, if due."""
