@@ -101,6 +101,8 @@ async def _poll_later(session: SessionPort, reader: Reader, request: messages.Po
 
         moving: list[MovingPort] = [*reader.partitions.values(), reader]
         await session.broker.wait_for_moves(moving, ready, seconds)
+        if session.closed:  # so the reader is, too, but its client did not unregister it
+            return messages.Polled([])
         _check_stands(session, reader, request)
         parts = await _gather_from_disk(session, reader, request)
     return messages.Polled(parts)

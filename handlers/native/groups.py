@@ -104,7 +104,7 @@ async def _poll_later(session: SessionPort, member: MemberPort, request: message
         polled = await member.poll(request.max_records, room, bounded_ms(request.max_wait), again)
     session.revoked(request.handle)
     if member.closed:  # its leases were given back
-        if session.broker.stopped:  # a stop closes members too: then the poll brings no events
+        if session.broker.stopped or session.closed:  # which closes members, too: then the poll brings no events
             return messages.Polled([], [])
         raise ended(session, request.handle)
     return messages.Polled(*polled)

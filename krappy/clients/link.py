@@ -84,6 +84,7 @@ class Link:
         self._probed: float | None = None  # since when the broker owes an answer to a ping that `probe` has sent
         self._dropped = ""  # why `drop` has ended the connection
         self._refusal: KrappyError | None = None  # why the broker did not let the user in
+        self._refused_at = 0.0  # when it did not first, since it last did
         self._renewed_at = math.inf  # when it logs in again
 
     # --- life ---------------------------------------------------------------------------------------------------
@@ -304,6 +305,7 @@ class Link:
     def _refused(self, error: KrappyError, stream: ClientStream) -> None:
         with self.runtime.lock:
             if not self.closed and not isinstance(error, ConnectionLost):
+                self._refused_at = self.runtime.now() if self._refusal is None else self._refused_at
                 self._refusal = error
                 self._dropped = self.trouble = f"{self.address} does not let this client in: {error}"
         stream.end()
@@ -365,6 +367,11 @@ class Link:
     def broken(self) -> str:
         """Why there is no connection now; empty while there is one."""
         return self.trouble if self._conversation is None else ""
+
+    @property
+    def refusal(self) -> KrappyError | None:
+        """Why the broker has not let the user in for the link's timeout: who waits longer waits in vain."""
+        return self._refusal if self.runtime.now() >= self._refused_at + self.timeout else None
 
     def lives(self, generation: int) -> bool:
         """Whether the connection of that generation still exists."""

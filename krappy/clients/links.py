@@ -72,10 +72,14 @@ class Links:
         """The id of the broker that a link of `find` leads to; -1: it is `home`, or none of these."""
         return next((id for id, each in list(self._by_id.items()) if each is link), -1)
 
+    @property
+    def all(self) -> list[Link]:
+        return [self.home, *self._by_id.values()]
+
     def working(self) -> list[Link]:
         """The links that are connected, and whose brokers do not hesitate to answer pings; `home` comes first if it is
         one."""
-        return [link for link in (self.home, *self._by_id.values()) if works(link)]
+        return [link for link in self.all if works(link)]
 
     def connected(self, but: Mapping[Link, int | None]) -> list[Link]:
         """The links that are connected, except those in `but` and others to the same brokers. If there are none, begins

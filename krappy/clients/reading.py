@@ -175,7 +175,7 @@ class Reading(Consuming):
         for tp in sorted(self._unplaced):
             link = self._router.leader_now(tp.topic, tp.partition)
             if link is None:
-                missing = NotLeader(f"{tp}: its leader is not known, or can't be reached", topic=tp.topic)
+                missing = self._router.unreachable(tp.topic, tp.partition)
             else:
                 wanted.setdefault((link, tp.topic), []).append(tp.partition)
         for (link, topic), partitions in wanted.items():
@@ -278,6 +278,8 @@ class Reading(Consuming):
                 elif not any(place.lives for place in self._places):
                     await self._placed(max(deadline, now), all=False)
             except KrappyError as error:
+                if not self._router.known.several and self._router.home.refusal is not None:
+                    raise self._router.home.refusal.copy() from None
                 passing = isinstance(error, ConnectionLost | NotLeader)
                 if passing or self._router.may_hear(self.choice.topic_of(error), error):
                     return False

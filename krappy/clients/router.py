@@ -267,6 +267,16 @@ class Router:
         link = None if broker is None else self.links.to(broker)
         return None if link is None or link.broken else link
 
+    def unreachable(self, topic: str, partition: int) -> KrappyError:
+        """Why `leader_now` gives None: its leader does not let this client in, or no broker does that could tell who it
+        is; or it is not known."""
+        asked = [] if self.links.working() else self.links.all
+        with suppress(UnknownTopic, UnknownPartition):
+            leader = self.known.leader(topic, partition)
+            asked += [link] if leader is not None and (link := self.links.to(leader)) is not None else []
+        text = f"{topic}-{partition}: its leader is not known, or can't be reached"
+        return next((each.refusal for each in asked if each.refusal is not None), NotLeader(text, topic=topic))
+
     def any_now(self) -> Link:
         """A link to some broker, which is connected and answers if one is."""
         return next(iter(self.links.working()), self.home)

@@ -273,6 +273,8 @@ class Sharing(Consuming):
             try:
                 await self._link.ready(max(deadline, self._runtime.now()))
             except ConnectionLost:
+                if self._link.refusal is not None:
+                    raise self._link.refusal.copy() from None
                 return False
         # A registration may take longer than the deadline: else short waits would begin it again and again.
         await self._registered(self._runtime.now() + self._link.timeout)

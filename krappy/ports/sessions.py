@@ -108,6 +108,7 @@ class SessionPort(PacedPort, Protocol):
     client: str
     max_frame: int
     address: str
+    closed: bool  # its connection ends
 
     principal: Principal  # who the peer is; `access` is for it
     login: LoginPort | None  # None: nobody logs in at this listener

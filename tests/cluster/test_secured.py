@@ -14,9 +14,10 @@ import httpx
 import pytest
 from confluent_kafka import Consumer
 
+from krappy import blocking
 from krappy.clients.acls import AclInfo
 from krappy.core.staging import PUBLISHER
-from krappy.errors import AuthorizationFailed
+from krappy.errors import AuthenticationFailed, AuthorizationFailed
 from krappy.records import batch
 from krappy.wire.kafka import ApiKey, Code
 from krappy.wire.mistaken import TLS_ALERT
@@ -27,6 +28,7 @@ from tests.process import free_ports, wait_until
 from tests.quotas.quotas import Parts, Quotas
 from tests.security.authority import Authority
 from tests.security.identity import AUDIENCE, IdentityProvider, identity_provider
+from tests.security.test_sasl import poll_on
 
 TOPIC = "t"
 
@@ -202,6 +204,27 @@ def test_nobody_copies_from_a_broker_whose_certificate_is_not_good(secured: Secu
     secured.certify(3, str(good))
     broker.start()
     secured.until_known()
+    secured.until_in_sync(TOPIC)
+
+
+def test_a_reader_whose_password_was_changed_is_told_so_by_the_next_leader(secured: SecuredProcesses) -> None:
+    """It stays connected to the brokers where it has logged in. Short polls brought nothing, and no error."""
+    secured.until_in_sync(TOPIC)
+    gone = secured.partitions(TOPIC)[0].leader
+    address, ca = secured.address(gone, "listen_native"), secured.authority.ca
+    with secured.connect(next(id for id in secured.brokers if id != gone)) as admin:
+        admin.add_acls([AclInfo("topic", TOPIC, "User:carl", "read")])
+        admin.security.set_password("carl", "c")
+        with (
+            blocking.connect(address, ca=ca, user="carl", password="c", timeout=2) as client,
+            client.consumer(TOPIC, start="latest", partitions=[0]) as reader,
+        ):
+            assert reader.poll(0.1) == []
+            admin.security.set_password("carl", "other")
+            secured.brokers[gone].kill()
+            with pytest.raises(AuthenticationFailed):
+                poll_on(reader)
+    secured.start_again(gone)
     secured.until_in_sync(TOPIC)
 
 

@@ -429,6 +429,33 @@ def test_a_session_ends_unless_its_user_logs_in_again(tmp_path: Path, monkeypatc
         assert log_in(other, "bob", "b")["error_code"] == Code.SASL_AUTHENTICATION_FAILED
 
 
+def poll_on(consumer: blocking.Consumer) -> None:
+    """Polls until an error is raised."""
+    while True:
+        consumer.poll(0.1)
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_who_polls_is_told_that_the_password_is_not_good_any_more(tmp_path: Path, group: str | None) -> None:
+    """Polls that are shorter than the client's timeout brought nothing, for ever, and no error."""
+    settings = {**LISTENERS, "super_users": "User:ada;User:carl", "connections_max_reauth_ms": 1000}
+    users = users_dir(tmp_path / "users", ada=SECRET)
+    with (
+        run_broker(tmp_path / "data", users_dir=users, **settings) as broker,
+        broker.connect(user="ada", password=SECRET) as admin,
+    ):
+        admin.create_topic("polled")
+        admin.security.set_password("carl", "c")
+        with (
+            broker.connect(user="carl", password="c", timeout=1) as client,
+            client.consumer("polled", group=group) as consumer,
+        ):
+            assert consumer.poll(0.1) == []
+            admin.security.set_password("carl", "other")
+            with pytest.raises(errors.AuthenticationFailed):
+                poll_on(consumer)
+
+
 def test_librdkafka_logs_in_again(tmp_path: Path) -> None:
     confluent = pytest.importorskip("confluent_kafka")
     settings = {**LISTENERS, "users_dir": users_dir(tmp_path / "users", ada=SECRET), **ADMIN}
