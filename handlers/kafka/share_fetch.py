@@ -329,7 +329,9 @@ async def _acquired(asked: ShareRequest, room: int, wait_ms: int) -> tuple[dict[
             outdated = asked.is_outdated
             errors |= await asked.check_access()
             ids |= asked.open_ids()  # another connection of the session may have added partitions while this one waited
-            polled = await asked.group.acquire(asked.member, request["max_records"], allowed)
+            if (share := session.fetch_share()) == 0:  # others of its user have got something meanwhile
+                return {}, errors
+            polled = await asked.group.acquire(asked.member, request["max_records"], min(allowed, share or allowed))
         if polled.leases or errors or not (some or outdated):  # else others were faster
             break
     rows: dict[At, Message] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire.kafka import ApiKey, Code, encode_request
 from tests.batches import Row, encode_rows
 from tests.kafka.raw import Raw, fetch, produce
+from tests.kafka.shares import Member
 from tests.process import Stopwatch, wait_until
 from tests.quotas.quotas import Quotas, throttled_seconds
 
@@ -233,6 +235,28 @@ def test_a_fetch_over_the_quota_is_answered_empty(broker: RunningBroker, quotas:
         assert watch.seconds < 1.5  # the answer does not wait; it tells the client to wait for 2 s
         third = raw.ask(ApiKey.FETCH, wanted)  # it is answered once the broker reads this connection again
         assert third["responses"]
+
+
+def test_members_of_share_groups_that_waited_together_get_no_more_than_one(
+    broker: RunningBroker, quotas: Quotas
+) -> None:
+    """When an event came, each of them got it: whether the quota allows that had been looked at before the wait."""
+    with Raw(broker.kafka_address) as producer, ExitStack() as stack:
+        producer.make("shared")
+        raws = [stack.enter_context(Raw(broker.kafka_address, client_id="sharer")) for _ in range(5)]
+        members = [Member(raw, f"sharers-{at}", "m" * 22, "shared") for at, raw in enumerate(raws)]
+        for member in members:
+            assert member.acquired() == []
+        quotas.set({"client-id": "sharer"}, consumer_byte_rate=20.0 * KB)
+        for member in members:
+            head = {"group_id": member.group, "member_id": member.member, "share_session_epoch": 1, "topics": []}
+            limits = {"max_bytes": 1 << 20, "max_records": 100, "batch_size": 100, "max_wait_ms": 30_000}
+            member.raw.send(ApiKey.SHARE_FETCH, {**head, **limits, "min_bytes": 1})
+        assert producer.produce("shared", batch_of(bytes(60 * KB)))["error_code"] == 0
+        answers = [raw.receive() for raw in raws]
+        assert [each["error_code"] for each in answers] == [0] * 5
+        assert [bool(each["responses"]) for each in answers].count(True) == 1
+        assert min(each["throttle_time_ms"] for each in answers) > 100
 
 
 def test_a_client_that_leaves_is_noticed_while_it_is_not_read(broker: RunningBroker, quotas: Quotas) -> None:
