@@ -49,9 +49,10 @@ async def describe_log_dirs(session: KafkaSessionPort, request: Message, version
     return {"error_code": 0, "results": [result]}
 
 
-@serves(ApiKey.LIST_PARTITION_REASSIGNMENTS, needs=needs.cluster(Op.DESCRIBE))
+@serves(ApiKey.LIST_PARTITION_REASSIGNMENTS, needs=needs.cluster(Op.DESCRIBE) + needs.topic(Op.DESCRIBE))
 async def list_partition_reassignments(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    """The partitions that are being reassigned (KIP-455): of all topics, or of those that are named."""
+    """The partitions that are being reassigned (KIP-455): of all topics, or of those that are named; but not of topics
+    that may not be described (which Kafka tells)."""
     if (denied := denied_on_cluster(session, Op.DESCRIBE)) is not None:
         return {**denied, "topics": []}
     chosen: Mapping[str, Collection[int] | None]
@@ -61,7 +62,8 @@ async def list_partition_reassignments(session: KafkaSessionPort, request: Messa
         chosen = {asked["name"]: set(asked["partition_indexes"]) for asked in request["topics"]}
     topics = []
     for name, indexes in chosen.items():
-        topic = session.broker.image.topics.get(name)
+        may = session.access.may(Resource.TOPIC, name, Op.DESCRIBE)
+        topic = session.broker.image.topics.get(name) if may else None
         rows = [
             {
                 "partition_index": index,

@@ -23,6 +23,7 @@ from krappy.wire.kafka import ApiKey, Code
 from krappy.wire.mistaken import TLS_ALERT
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses
 from tests.cluster.secured import HOST, PASSWORDS, SecuredProcesses
+from tests.cluster.test_moves import make
 from tests.kafka.raw import Raw, fetch, produce
 from tests.process import free_ports, wait_until
 from tests.quotas.quotas import Parts, Quotas
@@ -113,6 +114,37 @@ def test_a_client_that_claims_to_be_a_broker_is_refused(secured: SecuredProcesse
         assert row["error_code"] == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     with secured.connect(leader, "eve") as client, pytest.raises(AuthorizationFailed), client.hold_backup():
         pass
+
+
+def test_a_reassignment_tells_only_of_topics_that_may_be_described(secured: SecuredProcesses) -> None:
+    """Broker 3 is paused, so the reassignment goes on until it is cancelled."""
+    rights = [
+        AclInfo("cluster", "kafka-cluster", "User:eve", "describe"),
+        AclInfo("topic", "moved", "User:eve", "all", "deny"),
+    ]
+
+    def reassign(replicas: list[int] | None) -> None:
+        topics = [{"name": "moved", "partitions": [{"partition_index": 0, "replicas": replicas}]}]
+        with secured.asked(1) as raw:
+            [told] = raw.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, {"topics": topics})["responses"]
+        assert told["partitions"][0]["error_code"] == Code.NONE
+
+    def listed(user: str, topics: list[dict[str, Any]] | None) -> list[str]:
+        with secured.asked(2, user) as raw:
+            return [each["name"] for each in raw.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, {"topics": topics})["topics"]]
+
+    with secured.connect(1) as admin:
+        make(secured, "moved", 1, 2)
+        admin.add_acls(rights)
+        with secured.paused(3):
+            reassign([1, 2, 3])
+            for topics in (None, [{"name": "moved", "partition_indexes": [0]}]):
+                wait_until(lambda topics=topics: listed("admin", topics) == ["moved"], "it goes on")  # type: ignore[misc]
+                assert listed("eve", topics) == []
+            reassign(None)
+        secured.until_known()
+        for each in rights:
+            admin.delete_acls(resource=each.resource, name=each.name, principal="User:eve")
 
 
 def test_quotas_of_one_who_is_logged_in_are_in_force_at_each_broker(secured: SecuredProcesses) -> None:

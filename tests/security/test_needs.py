@@ -37,6 +37,7 @@ SILENT = {
         ApiKey.ALTER_REPLICA_LOG_DIRS,
         ApiKey.ELECT_LEADERS,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
         ApiKey.DESCRIBE_QUORUM,
     ),
     *(
