@@ -21,6 +21,8 @@ import trio
 
 from krappy import errors
 from krappy.broker.groups.group_writer import GroupWriter
+from krappy.broker.groups.share_keepers import ShareKeepers
+from krappy.broker.kafka_groups.keeper import LocalKeeper
 from krappy.broker.local_store import LocalStore
 from krappy.core.security.operations import Op, Resource
 from krappy.core.security.scram import ScramCredential
@@ -164,7 +166,7 @@ def kafka_group(broker: RunningBroker, name: str) -> None:
 
 
 def shared_group(broker: RunningBroker, name: str) -> None:
-    topic(broker, name)
+    group_topic(broker, name)
     with Raw(broker.kafka_address) as raw:
         raw.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, moved(name))
 
@@ -274,6 +276,7 @@ NATIVE: Mapping[str, Case] = {
     "Commit": Case(lambda name: m.Commit(name, [(name, 0, 0)]), topic),
     "ResetGroup": Case(lambda name: m.ResetGroup(name, start="latest"), group),
     "ResetGroup of Kafka's": Case(lambda name: m.ResetGroup(name, start="latest"), kafka_group),
+    "ResetGroup of a share group": Case(lambda name: m.ResetGroup(name, start="latest"), shared_group),
     "DeleteGroup": Case(lambda name: m.DeleteGroup(name), group),
 }
 HTTP: Mapping[str, Case] = {
@@ -421,6 +424,33 @@ def test_a_reset_of_which_nobody_knows_whether_it_lasts_is_told(
         raw.call(m.ResetGroup("unsure", start="latest"))
     [line] = leaving.lines
     assert (line["kind"], line["name"], line["after"]) == ("positions", "unsure", {"unsure-0": 1})
+
+
+@pytest.mark.parametrize("kind", ["classic", "share"])
+def test_a_reset_of_a_group_of_kafkas_of_which_nobody_knows_whether_it_lasts_is_told(
+    leaving: Leaving, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Its coordinator is deposed before the reset is replicated; or the broker that keeps its positions is lost."""
+    name, lost = f"unsure-{kind}", errors.ConnectionLost("the link was lost")
+    (kafka_group if kind == "classic" else shared_group)(leaving.broker, name)
+
+    def deposed(*_: Any) -> Later[None]:
+        later: Later[None] = Later()
+        later.reject(errors.NotCoordinator("another broker coordinates the group"))
+        return later
+
+    async def unreachable(*_: Any) -> None:
+        raise lost
+
+    leaving.step = 0
+    leaving.lines.clear()
+    monkeypatch.setattr(LocalKeeper, "written", deposed)
+    monkeypatch.setattr(ShareKeepers, "move", unreachable)
+    with Native(leaving.broker.address) as raw, pytest.raises((errors.NotCoordinator, errors.ConnectionLost)):
+        raw.call(m.ResetGroup(name, start="latest"))
+    [line] = leaving.lines
+    assert (line["kind"], line["name"], line["after"]) == ("positions", name, {f"{name}-0": 1})
+    assert line.get("error") == (None if kind == "classic" else str(lost))
 
 
 def test_what_was_refused_is_not_told(leaving: Leaving) -> None:

@@ -425,8 +425,7 @@ class GroupCoordinator(ShareKeeper):
             if not dry_run:
                 told = [row[:3] for row in answer], [(*row[:2], row[3]) for row in answer]
                 if (group := self._groups.get(name)) is None:
-                    await self.kafka.move(name, moves)
-                    self._runtime.audit.moved(name, *told)
+                    await self.kafka.move(name, moves, *told)
                 else:
                     self._check_room(group, [partition for _, partition, _ in moves])
                     moved = self._move(group, [(partition, target) for _, partition, target in moves])

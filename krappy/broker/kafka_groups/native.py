@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from krappy.core.kafka.offset import At, Offset
 from krappy.errors import GroupNotEmpty, UnknownGroup
 from krappy.ports import GroupFacts, MemberFacts, PartitionId, PositionFacts
+from krappy.ports.audit import Position
 
 if TYPE_CHECKING:
     from krappy.broker.groups.distant import GroupPartition
@@ -107,16 +108,27 @@ class NativeView:
                 f"the group '{name}' has {members} members; they must leave first", group=name, members=members
             )
 
-    async def move(self, name: str, moves: Sequence[tuple[str, GroupPartition, int]]) -> None:
-        """Sets positions: (topic's name, partition, offset). Durable on return. Raises GroupNotEmpty, StorageError."""
+    async def move(
+        self,
+        name: str,
+        moves: Sequence[tuple[str, GroupPartition, int]],
+        before: Sequence[Position],
+        after: Sequence[Position],
+    ) -> None:
+        """Sets positions: (topic's name, partition, offset). Durable on return. `before`, `after`: what the audit log
+        tells. Raises GroupNotEmpty, StorageError."""
         self.check_empty(name)
         if name in self._owner.shares:
             ids = {topic: self._runtime.topics.find(topic).id for topic, _, _ in moves}
-            await self._share.move(name, {PartitionId(ids[topic], at.index): offset for topic, at, offset in moves})
+            at = {PartitionId(ids[topic], at.index): offset for topic, at, offset in moves}
+            await self._share.alter(name, at, before)
             return
         now = self._runtime.clock.steady_ms()
         offsets = {(topic, partition.index): Offset(offset, -1, "", now) for topic, partition, offset in moves}
-        await self._offsets.commit(self._find(name), offsets)
+        moved = self._offsets.commit_later(self._find(name), offsets)
+        self._runtime.audit.moved(name, before, after)  # before the wait, which ends if the sender leaves
+        if (error := await moved.wait()) is not None:
+            raise error
 
     async def delete(self, name: str) -> None:
         """Durable on return. Raises GroupNotEmpty, StorageError."""

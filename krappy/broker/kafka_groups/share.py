@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
-import trio
-
 from krappy.broker.groups.distant import nearest
 from krappy.broker.groups.share_keepers import UNKNOWN
 from krappy.broker.kafka_groups.group import KafkaGroup
@@ -20,8 +18,10 @@ from krappy.broker.name_locks import NameLocks
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern_member import JOINING, Beat, Beaten
 from krappy.core.kafka.share import ShareGroup, check_share_beat
+from krappy.core.security.audit import positions
 from krappy.errors import KrappyError
 from krappy.ports import SharePosition
+from krappy.ports.audit import Position
 from krappy.ports.shares import PartitionId
 from krappy.types import TopicPartition
 from krappy.waiting import Later
@@ -114,14 +114,14 @@ class ShareGroups:
                 found[at] = SharePosition(kept.start, kept.leader_epoch, lag)
         return found
 
-    async def alter(self, name: str, moves: Mapping[PartitionId, int]) -> None:
-        """As `move`. It stands in the audit log, so it goes on even if its sender leaves."""
-        with trio.CancelScope(shield=True):
+    async def alter(self, name: str, moves: Mapping[PartitionId, int], before: Iterable[Position] = ()) -> None:
+        """As `move`. It stands in the audit log, so it goes on even if its sender leaves. `before`: the positions that
+        the group had, for the audit log."""
+        names = self._owner.runtime.image.names
+        after = [(names.get(id.topic_id, ""), id.partition, offset) for id, offset in moves.items()]
+        with self._owner.runtime.audit.change("positions", [name], elsewhere=True) as told:
+            told.before[name], told.after[name] = positions(before), positions(after)
             await self.move(name, moves)
-        runtime = self._owner.runtime
-        names = runtime.image.names
-        told = [(names.get(id.topic_id, ""), id.partition, offset) for id, offset in moves.items()]
-        runtime.audit.moved(name, (), told)
 
     async def move(self, name: str, moves: Mapping[PartitionId, int]) -> None:
         """Moves a group without members, durably. If there is no such group, it is made. An offset outside a log
@@ -163,12 +163,10 @@ class ShareGroups:
         """Deletes the positions of a group without members in these topics, by their ids; durably. Raises as
         `alter`."""
         await self._empty(name)
-        gone = [*topics]
-        with trio.CancelScope(shield=True):
+        gone, names = [*topics], self._owner.runtime.image.names
+        with self._owner.runtime.audit.change("positions", [name], elsewhere=True) as told:
+            told.before[name] = {"topics": [names.get(id, "") for id in gone]}
             await self._kept.delete(name, gone)
-        runtime = self._owner.runtime
-        names = runtime.image.names
-        runtime.audit.changed("positions", name, {"topics": [names.get(id, "") for id in gone]}, None)
 
     async def delete(self, name: str) -> None:
         """Deletes a group without members, durably. Raises as `alter`."""
