@@ -248,6 +248,8 @@ class Session(Identified):
         registration = self.handles.get(handle)
         self._release(handle)
         if registration is not None:
+            if isinstance(registration, Membership):
+                registration.member.forfeit()
             registration.close()
             if handle not in self.handles:  # a scan that is closed removes itself
                 self._allowance.used += 1

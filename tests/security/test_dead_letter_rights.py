@@ -90,6 +90,20 @@ def test_what_a_member_wants_counts_while_it_is_a_member_and_may_read(guarded: G
     assert guarded.admin.values("hers") == []
 
 
+def test_who_loses_his_rights_sends_nothing_any_more(guarded: Guarded) -> None:
+    """Also not what he has leased by then, though no other member is there."""
+    with guarded.native() as eve:
+        hers = join(eve, "open", **HERS)
+        assert eve.call(m.Poll(hers.handle, max_records=10, max_wait=60_000)).leases
+        guarded.allow(rule(Resource.TOPIC, "hers", Op.WRITE, deny=True))
+        with pytest.raises(errors.TopicAuthorizationFailed):
+            eve.call(m.Poll(hers.handle))
+    with guarded.native(ADMIN) as worker:
+        works = join(worker, "open")
+        assert reject(worker, works.handle) == 2
+        assert guarded.admin.values("hers") == []
+
+
 DEFAULT = "open.g.dead"
 
 

@@ -7,13 +7,14 @@ Rules, kept here:
 - Every change of a partition's leases ends in `SharedPartition.changed`: the state is written, the next alarm is set,
   and dead events are published.
 - Of the members that are there, the last that has joined for a topic decides when the topic's events are dead, and
-  where they go. Who may not read a topic has no say in it.
+  where they go. Who may not read a topic has no say in it. Who has lost the right to has none from then on, though
+  nobody else is there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -217,15 +218,27 @@ class Group(Owner):
                 shared.changed()
         return self.settings != before
 
+    def forfeit(self, member: Member) -> None:
+        """The member has lost its rights: its rules do not count any more."""
+        if self.ended is None:
+            member.rules = DeadLetterRules()
+            self._follow(member.named)
+
     def _fall_back(self, gone: Member) -> None:
         """A member has left. For a topic that other members are there for, its rules do not count any more."""
-        changed: dict[str, DeadLetterRules] = {}
         for topic in gone.named:
             members = self._by_topic[topic]
             del members[gone]
             if not members:
                 del self._by_topic[topic]
-            elif (rules := next(reversed(members)).rules) != self.settings.rules(topic):
+        self._follow(gone.named)
+
+    def _follow(self, topics: Iterable[str]) -> None:
+        """For each of these topics, takes the rules of the member that has joined last, if one is there."""
+        changed: dict[str, DeadLetterRules] = {}
+        for topic in topics:
+            members = self._by_topic.get(topic)
+            if members and (rules := next(reversed(members)).rules) != self.settings.rules(topic):
                 changed[topic] = rules
         if changed and not self.gone and self.adopt(self.settings.order, changed):
             self.writer.mark_group(self)

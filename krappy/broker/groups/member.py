@@ -233,6 +233,10 @@ class Member:
                 found.append((shared, each))
         return found
 
+    def forfeit(self) -> None:
+        """It has lost its rights: what it wants to become of dead events does not count any more."""
+        self.group.forfeit(self)
+
     def close(self) -> None:
         if not self.closed:
             self.closed = True
