@@ -130,8 +130,8 @@ class ConsoleFigures:
         except urllib.error.HTTPError as error:
             if error.code == 401:
                 raise Failure(
-                    f"the console at {self._url} needs its token (--token, KRAPPY_CONSOLE_TOKEN), or a user "
-                    "(krappy --user NAME)"
+                    f"the console at {self._url} needs its token (--console-token-file, KRAPPY_CONSOLE_TOKEN), or "
+                    "a user (krappy --user NAME)"
                 ) from None
             raise Failure(f"the console at {self._url} refuses: {_reason(error)}") from None
         except (OSError, ValueError, http.client.HTTPException) as error:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from krappy.blocking import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
+TOKEN_VARIABLE = "KRAPPY_CONSOLE_TOKEN"
 _AGO = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -43,6 +44,28 @@ def address_option(command: F) -> F:
         show_envvar=True,
         help="The broker to connect to; several of a cluster with commas between them.",
     )(command)
+
+
+def console_token_option(command: F) -> F:
+    """The file of the console's token (`console_token`). What stands on a command line itself, others on the machine
+    can see."""
+    return click.option(
+        "--console-token-file",
+        "token_file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help=f"The file that holds the console's token.  [default: the token is in ${TOKEN_VARIABLE}]",
+    )(command)
+
+
+def console_token(file: Path | None) -> str | None:
+    """The console's token: that in the file, or in the environment. Raises Failure."""
+    if file is None:
+        return os.environ.get(TOKEN_VARIABLE)
+    try:
+        return file.read_text("utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise Failure(f"the file of the console's token can't be read: {error}") from None
 
 
 def data_option(help: str) -> Callable[[F], F]:

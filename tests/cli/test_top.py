@@ -39,8 +39,16 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]
         yield broker
 
 
-def test_it_shows_one_interval(console: RunningBroker, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["top", "--once", "--interval", "0.2", "--url", console.http_address, "--token", TOKEN]) == 0
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The options that give the console's token."""
+    file: Path = tmp_path_factory.mktemp("token") / "console.token"
+    file.write_text(f"{TOKEN}\n")
+    return ["--console-token-file", str(file)]
+
+
+def test_it_shows_one_interval(console: RunningBroker, known: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["top", "--once", "--interval", "0.2", "--url", console.http_address, *known]) == 0
     parts = [[line.split("\t") for line in part.splitlines()] for part in capfd.readouterr().out.split("\n\n")]
     figure, request, topic, group = parts
     assert {name for name, _ in figure} > {"appended_events_per_s", "requests_per_s", "group_lag", "resident_bytes"}
@@ -49,8 +57,8 @@ def test_it_shows_one_interval(console: RunningBroker, capfd: pytest.CaptureFixt
     assert group[1] == ["readers", "1"]
 
 
-def test_into_a_pipe_it_prints_a_line_for_each_interval(console: RunningBroker) -> None:
-    command = ["top", "--interval", "200ms", "--url", console.http_address, "--token", TOKEN]
+def test_into_a_pipe_it_prints_a_line_for_each_interval(console: RunningBroker, known: list[str]) -> None:
+    command = ["top", "--interval", "200ms", "--url", console.http_address, *known]
     with child([sys.executable, "-m", "krappy", *command], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         names, *lines = [process.stdout.readline().rstrip("\n").split("\t") for _ in range(3)]
@@ -63,8 +71,8 @@ def test_into_a_pipe_it_prints_a_line_for_each_interval(console: RunningBroker) 
         assert told["group_lag"] == "1"
 
 
-def test_at_a_terminal_the_figures_have_trends(console: RunningBroker) -> None:
-    command = ["top", "--interval", "200ms", "--url", console.http_address, "--token", TOKEN]
+def test_at_a_terminal_the_figures_have_trends(console: RunningBroker, known: list[str]) -> None:
+    command = ["top", "--interval", "200ms", "--url", console.http_address, *known]
     status, shown = at_terminal(*command, until="█", typed="\x03")
     assert status == 130
     for part in ("1 topics", "shown", "readers", "events in", "memory", "\x1b[35m"):
@@ -87,9 +95,9 @@ def test_a_trend_takes_the_room_that_there_is(console: RunningBroker) -> None:
     assert 10 <= widths[0] < 60 <= widths[1] < 120
 
 
-def test_json_is_for_programs(console: RunningBroker, capfd: pytest.CaptureFixture[str]) -> None:
+def test_json_is_for_programs(console: RunningBroker, known: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     url = f"http://{console.http_address}/"
-    assert run(["top", "--json", "--interval", "0.2", "--url", url, "--token", TOKEN]) == 0
+    assert run(["top", "--json", "--interval", "0.2", "--url", url, *known]) == 0
     told = json.loads(capfd.readouterr().out)
     assert told["overview"]["topics"] == 1
     assert [each["name"] for each in told["topics"]] == ["shown"]
@@ -98,10 +106,10 @@ def test_json_is_for_programs(console: RunningBroker, capfd: pytest.CaptureFixtu
 
 
 def test_the_broker_says_where_its_console_is(
-    console: RunningBroker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    console: RunningBroker, known: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when the console is at another port than usual, as here."""
-    asked = ["top", "--once", "--interval", "200ms", "--token", TOKEN]
+    asked = ["top", "--once", "--interval", "200ms", *known]
     assert run([*asked, "--address", console.address]) == 0
     assert "shown" in capfd.readouterr().out
     assert run([*asked, "--address", f"127.0.0.2:1,{console.address}"]) == 0  # of a cluster, the broker that answers
@@ -121,6 +129,18 @@ def test_a_broker_without_a_console_is_told(tmp_path: Path, capfd: pytest.Captur
 def test_without_the_token_it_says_what_is_needed(console: RunningBroker, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["top", "--once", "--url", console.http_address]) == 1
     assert "KRAPPY_CONSOLE_TOKEN" in capfd.readouterr().err
+
+
+def test_the_token_may_be_in_the_environment(console: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KRAPPY_CONSOLE_TOKEN", TOKEN)
+    assert run(["top", "--once", "--interval", "0.2", "--url", console.http_address]) == 0
+
+
+@pytest.mark.parametrize("command", ["top", "cluster show"])
+def test_the_token_is_not_given_on_the_command_line(command: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """`ps` would show it to everybody on the machine."""
+    assert run([*command.split(), "--token", TOKEN]) == 2
+    assert "--token" in capfd.readouterr().err
 
 
 def test_without_a_console_it_says_so(capfd: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -14,7 +15,14 @@ from krappy.cli import cluster_moves, output
 from krappy.cli.cluster_views import change_line, counts, print_state
 from krappy.cli.errors import Failure
 from krappy.cli.figures import ConsoleFigures, console_of
-from krappy.cli.options import DefaultCommandGroup, address_option, confirm, json_option
+from krappy.cli.options import (
+    DefaultCommandGroup,
+    address_option,
+    confirm,
+    console_token,
+    console_token_option,
+    json_option,
+)
 from krappy.settings.listeners import HTTP
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -25,9 +33,7 @@ CLOCKS_MS = 10_000  # how much the clocks of two brokers may differ
 
 def console_options(command: F) -> F:
     """Where the cluster's state is read."""
-    command = click.option(
-        "--token", metavar="TEXT", envvar="KRAPPY_CONSOLE_TOKEN", show_envvar=True, help="The consoles' token."
-    )(command)
+    command = console_token_option(command)
     command = click.option(
         "--url",
         metavar="URL",
@@ -68,7 +74,7 @@ def cluster() -> None:
 @console_options
 @filter_options
 @json_option
-def show(address: str, url: str | None, token: str | None, wanted: str, troubled: bool, as_json: bool) -> None:
+def show(address: str, url: str | None, token_file: Path | None, wanted: str, troubled: bool, as_json: bool) -> None:
     """Show the cluster's brokers and controller, and of each partition the leader, the replicas in sync and their lag.
 
     A broker tells what it sees, and asks the leaders how far their followers are.
@@ -79,7 +85,7 @@ def show(address: str, url: str | None, token: str | None, wanted: str, troubled
       krappy cluster --troubled
       krappy cluster show --topic flights --json | jq '.topics[].partitions[] | {partition, leader, isr}'
     """
-    console = ConsoleFigures(url or console_of(address), token)
+    console = ConsoleFigures(url or console_of(address), console_token(token_file))
     state = read_state(console, _query(wanted, troubled))
     (output.emit_json if as_json else print_state)(state)
 
@@ -92,7 +98,7 @@ def _query(wanted: str, troubled: bool) -> dict[str, str]:
 @console_options
 @filter_options
 @json_option
-def watch(address: str, url: str | None, token: str | None, wanted: str, troubled: bool, as_json: bool) -> None:
+def watch(address: str, url: str | None, token_file: Path | None, wanted: str, troubled: bool, as_json: bool) -> None:
     """Show the cluster, then elections, changes of ISRs, brokers that come or go and new controllers as they happen.
 
     It also shows replicas that are spoiled (damaged), begin anew (are copied anew) and are whole again. Each is a line;
@@ -104,7 +110,7 @@ def watch(address: str, url: str | None, token: str | None, wanted: str, trouble
       krappy cluster watch
       krappy cluster watch --json | jq -r 'select(.kind == "leader") | .text'
     """
-    console = ConsoleFigures(url or console_of(address), token)
+    console = ConsoleFigures(url or console_of(address), console_token(token_file))
     watched = ClusterWatch(console, _query(wanted, troubled))
     if not as_json:
         print_state(watched.state)
@@ -126,7 +132,13 @@ def watch(address: str, url: str | None, token: str | None, wanted: str, trouble
 @console_options
 @json_option
 def elect(
-    topics: tuple[str, ...], unclean: bool, yes: bool, address: str, url: str | None, token: str | None, as_json: bool
+    topics: tuple[str, ...],
+    unclean: bool,
+    yes: bool,
+    address: str,
+    url: str | None,
+    token_file: Path | None,
+    as_json: bool,
 ) -> None:
     """Give partitions their preferred leaders: the first of their replicas, if that is in sync.
 
@@ -143,7 +155,7 @@ def elect(
     """
     if unclean:
         confirm(f"Elect leaders of {', '.join(topics)} that may lack acknowledged events? Those events are lost.", yes)
-    console = ConsoleFigures(url or console_of(address), token)
+    console = ConsoleFigures(url or console_of(address), console_token(token_file))
     cluster_moves.print_elections(cluster_moves.elect(console, topics, unclean=unclean), as_json)
 
 
@@ -167,7 +179,13 @@ def elect(
 @console_options
 @json_option
 def balance(
-    yes: bool, without: tuple[int, ...], at_once: int, address: str, url: str | None, token: str | None, as_json: bool
+    yes: bool,
+    without: tuple[int, ...],
+    at_once: int,
+    address: str,
+    url: str | None,
+    token_file: Path | None,
+    as_json: bool,
 ) -> None:
     """Propose moves of replicas, so that brokers have as many as each other, and partitions are on several racks.
 
@@ -183,7 +201,7 @@ def balance(
       krappy cluster balance --without 3 --yes --at-once 2
       krappy cluster balance --json | jq '.moves[] | select(.copies != [])'
     """
-    console = ConsoleFigures(url or console_of(address), token)
+    console = ConsoleFigures(url or console_of(address), console_token(token_file))
     proposal = console.get("cluster/balance", without=list(without))
     if as_json:
         output.emit_json(proposal)

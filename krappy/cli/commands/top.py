@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import click
 
 from krappy.cli import output
 from krappy.cli.figures import ConsoleFigures, console_of, latencies, looks, rates, topic_rates
-from krappy.cli.options import Quantity, address_option, json_option
+from krappy.cli.options import Quantity, address_option, console_token, console_token_option, json_option
 from krappy.settings import units
 
 
@@ -23,7 +24,7 @@ from krappy.settings import units
     show_envvar=True,
     help="The broker's console.  [default: where the broker at --address says]",
 )
-@click.option("--token", metavar="TEXT", envvar="KRAPPY_CONSOLE_TOKEN", show_envvar=True, help="The console's token.")
+@console_token_option
 @click.option(
     "--interval",
     type=Quantity(units.MS, 1000, 0.2),
@@ -33,7 +34,7 @@ from krappy.settings import units
 )
 @click.option("--once", is_flag=True, help="Measure one interval, print it, and end.")
 @json_option
-def top(address: str, url: str | None, token: str | None, interval: float, once: bool, as_json: bool) -> None:
+def top(address: str, url: str | None, token_file: Path | None, interval: float, once: bool, as_json: bool) -> None:
     """Show a broker's rates, latencies, lag, sizes and connections, updated every few seconds.
 
     Rates are those of the last interval; the bars show those of the intervals before. While the broker does not answer,
@@ -47,10 +48,10 @@ def top(address: str, url: str | None, token: str | None, interval: float, once:
       krappy top --once
       krappy top | cut -f 1,2
       krappy top --json | jq .rates.appended_events
-      krappy top --address broker.example:7092 --token "$TOKEN"
-      krappy top --url https://console.example --token "$TOKEN"
+      krappy top --address broker.example:7092 --console-token-file console.token
+      krappy top --url https://console.example --console-token-file console.token
     """
-    console = ConsoleFigures(url or console_of(address), token)
+    console = ConsoleFigures(url or console_of(address), console_token(token_file))
     before = console.look()
     if once or as_json:
         time.sleep(interval)
