@@ -27,6 +27,7 @@ from krappy.wire.kafka import ApiKey, Code
 from tests.batches import Row, encode_rows
 from tests.handlers.raw import Raw as Native
 from tests.kafka.raw import Raw
+from tests.kafka.transactional import Transactional
 from tests.process import json_lines, wait_until
 from tests.security.guarded import filtered, rule
 
@@ -272,6 +273,47 @@ def test_groups_that_are_moved_and_deleted_are_told(audited: Audited) -> None:
         ("group", {"protocol": "share"}, None),
     ]
     assert not [line for line in audited.lines() if line.get("name") == "absent"]
+
+
+def test_a_topic_for_dead_letters_is_not_the_work_of_whoever_gives_an_event_back(audited: Audited) -> None:
+    """Another member of the group has named it."""
+    names = {"topic": ("buried", "grave"), "group": ("bearers",)}
+    rights = [AclInfo(kind, name, "User:ada", "all") for kind, some in names.items() for name in some]
+    with audited.broker.connect(user="admin", password=SECRET) as client:
+        client.add_acls(rights)
+        client.create_topic("buried")
+        with client.producer("buried") as producer:
+            producer.send("x").result()
+    with logged_in_natively(audited.broker, "admin") as admin, logged_in_natively(audited.broker, "ada") as ada:
+        joins: dict[str, Any] = {"group": "bearers", "start": "earliest", "max_deliveries": 1}
+        joined = admin.call(m.ConsumerRegistration(["buried"], **joins))
+        ada.call(m.ConsumerRegistration(["buried"], dead_letter="grave", **joins))
+        [lease] = admin.call(m.Poll(joined.handle, max_wait=60_000)).leases
+        admin.call(m.Nack(joined.handle, [tuple(lease[:4])]))
+        line = audited.wait(lambda line: line.get("name") == "grave")
+    assert (line["kind"], line["principal"], line.get("api")) == ("topic", "User:broker", None)
+
+
+@pytest.mark.parametrize("member", ["", "whoever"])
+def test_positions_that_are_committed_without_a_membership_are_told(audited: Audited, member: str) -> None:
+    """So they are in a transaction. Nobody checks which member such a commit names."""
+    part = {"partition_index": 0, "committed_offset": 7, "committed_metadata": ""}
+    who = {"member_id": member, "topics": [{"name": "read", "partitions": [part]}]}
+    with logged_in(audited.broker, "admin") as raw:
+        raw.make("read")
+        plain = {"group_id": f"plain-{member}", "generation_id_or_member_epoch": -1, **who}
+        [done] = raw.ask(ApiKey.OFFSET_COMMIT, plain, 8)["topics"]
+        assert done["partitions"][0]["error_code"] == 0
+        producer = Transactional(raw).init()
+        assert producer.add_offsets(f"in-transaction-{member}") == Code.NONE
+        sent = {"transactional_id": producer.name, "producer_id": producer.id, "producer_epoch": producer.epoch}
+        staged = {"group_id": f"in-transaction-{member}", "generation_id": -1, **sent, **who}
+        [done] = raw.ask(ApiKey.TXN_OFFSET_COMMIT, staged, 3)["topics"]
+        assert done["partitions"][0]["error_code"] == 0
+        assert producer.end(True) == Code.NONE
+    for name in (f"plain-{member}", f"in-transaction-{member}"):
+        line = audited.wait(lambda line, name=name: line.get("name") == name)  # type: ignore[misc]
+        assert (line["principal"], line["kind"], line["after"]) == ("User:admin", "positions", {"read-0": 7})
 
 
 def test_an_aborted_job_is_told(audited: Audited) -> None:

@@ -25,6 +25,7 @@ from krappy.core.cluster.state import NOBODY
 from krappy.errors import CoordinatorNotAvailable, InvalidTopic, KrappyError, NotLeader
 from krappy.partitioner import home_for
 from krappy.ports import StoredAt
+from krappy.ports.audit import ASKED
 from krappy.records import batch as batches
 from krappy.records import codecs
 from krappy.records.batch import Columns
@@ -81,6 +82,7 @@ class Undertaker:
         await self._idle.wait()
 
     async def _run(self, shared: SharedPartition) -> None:
+        ASKED.set(None)  # whoever gave an event back did not choose the topic that is made for it
         pause = FIRST_PAUSE_S
         group = shared.group
         try:

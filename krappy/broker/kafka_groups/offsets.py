@@ -120,10 +120,15 @@ class KafkaOffsets:
         """As `commit_later`, by a member that `check` lets commit."""
         group = self.check(name, member_id, generation, instance_id, version=version)
         later = self.commit_later(group, offsets)
-        if generation < 0 and not member_id:  # a tool, or a consumer that has not joined the group
+        self._tell(name, generation, offsets)
+        return later
+
+    def _tell(self, name: str, generation: int, offsets: Mapping[At, Offset]) -> None:
+        """Tells the audit log of a commit without a membership, by a tool or a consumer that has not joined the group.
+        It may name any member: nobody checks that."""
+        if generation < 0:
             told = ((topic, index, offset.offset) for (topic, index), offset in offsets.items())
             self._runtime.audit.moved(name, (), told, often=True)
-        return later
 
     async def stage(
         self,
@@ -140,6 +145,7 @@ class KafkaOffsets:
         self._check_room(group.pending.get(producer_id, {}), offsets)
         self._store.write(GroupChange(group.name, group.head(), pending=pending))
         self._put(group.pending.setdefault(producer_id, {}), offsets)
+        self._tell(name, generation, offsets)  # not at the transaction's end, which does not say who asks
         await self._store.written(name).wait()
 
     def complete(self, name: str, producer_id: int, commit: bool) -> None:

@@ -4,7 +4,8 @@ Rules, kept here:
 
 - A line is one JSON object, whatever names peers choose: control characters are escaped, long texts are cut.
 - If the same principal is denied the same again, on the same resource, it is only counted. The number (`repeated`) is
-  in the next such line, or in a line of its own once `REPEAT_S` are over.
+  in the next such line, or in a line of its own once `REPEAT_S` are over. That one tells the last of them: who commits
+  a group's positions twice does not hide where they are now.
 - A change is always told. For everything else a source (a user in a network) has as many lines as its `LinePace` says.
   What is beyond them is counted (`left_out`), and so is what there is no room to remember. Thus nobody can hide what
   others do, or what he changes himself.
@@ -78,12 +79,13 @@ class AuditTrail:
         summed: Facts | None = None,
     ) -> Facts | None:
         """The facts to write of an event; None: it is only counted. `source`: who causes it; None: it is told in any
-        case. `repeats`: equal for events of which only the first is told. `summed`: the facts of the one line for all
-        events beyond the pace of their source; None: these are left out."""
+        case. `repeats`: equal for events of which only the first is told at once. `summed`: the facts of the one line
+        for all events beyond the pace of their source; None: these are left out."""
         if repeats is not None:
             before = self._repeated.get(repeats)
             if before is not None and now - before.since < REPEAT_S:
                 before.count += 1
+                before.facts = facts
                 return None
             if before is not None:
                 del self._repeated[repeats]

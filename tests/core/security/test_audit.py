@@ -33,12 +33,13 @@ def test_a_repeat_is_counted_and_told_with_the_next() -> None:
 
 
 def test_a_repeat_is_told_by_itself_after_a_while() -> None:
+    """The last one is: nobody moves a group unseen, by doing it once more soon after."""
     trail = AuditTrail()
     for n in range(3):
         trail.take({"n": n}, ADA, 0.0, ("once",))
     trail.take({"n": 9}, ADA, 1.0, ("never again",))
     assert list(trail.due(REPEAT_S - 1)) == []
-    assert list(trail.due(REPEAT_S + 1)) == [{"n": 0, "repeated": 2}]
+    assert list(trail.due(REPEAT_S + 1)) == [{"n": 2, "repeated": 2}]
     assert list(trail.due(REPEAT_S + 1)) == []
 
 
