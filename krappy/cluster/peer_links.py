@@ -1,7 +1,8 @@
 """Links to all other brokers of the cluster, for one purpose.
 
 Answers come in the order of the requests, so one that waits for a disk that hangs keeps those behind it waiting. What
-may wait for the disks of one partition has a link of its own for each partition."""
+may wait for the disk of one partition has `LINES` links, over which the partitions are spread. A link for each would
+be a thousand connections where a job fills a thousand partitions: as many as one address may have."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from krappy.core.cluster.image import Image
 
 TOGETHER = 16  # requests for users on a link where another broker serves them one by one
 MANY = 64  # on a link where it serves them together
+LINES = 16
 
 
 class PeerLinks:
@@ -33,15 +35,16 @@ class PeerLinks:
         self._image, self._way = image, way
         self._client_id, self._timeout_s, self._largest = client_id, timeout_s, largest
         self._together = together
-        self._links: dict[tuple[int, Hashable], PeerLink] = {}
+        self._links: dict[tuple[int, int | None], PeerLink] = {}
 
     def to_coordinator(self, broker: int, topic: str, name: str) -> PeerLink:
         """A link for the partition of this internal topic that the name belongs to."""
         found = self._image().topics.get(topic)
         return self.to(broker, None if found is None else partition_of(name, len(found.partitions)))
 
-    def to(self, broker: int, line: Hashable = None) -> PeerLink:
-        """`line`: requests of different lines have links of their own."""
+    def to(self, broker: int, partition: Hashable = None) -> PeerLink:
+        """`partition`: for whose disk the request may wait; None: for none."""
+        line = None if partition is None else hash(partition) % LINES
         if (broker, line) not in self._links:
             where = partial(self._address, broker)
             self._links[broker, line] = PeerLink(

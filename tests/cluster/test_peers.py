@@ -15,10 +15,12 @@ import trio.testing
 
 from krappy.broker.topics.internal_topics import TRANSACTIONS
 from krappy.cluster.inter_broker import InterBroker
-from krappy.cluster.peer_links import PeerLinks
+from krappy.cluster.peer_links import LINES, PeerLinks
 from krappy.cluster.peers import LONGEST_PAUSE_S, PeerLink
 from krappy.core.cluster.coordinators import partition_of
+from krappy.core.cluster.image import Image
 from krappy.errors import ConnectionLost, FrameTooLarge, KrappyError, ProtocolError, RequestTimeout
+from krappy.types import TopicPartition
 from krappy.wire.kafka import RANGES, ApiKey, encode_response
 from tests.broker.engine import asks
 from tests.cluster.replication import Listener, MemoryBroker, MemoryLeader, MemoryTopic, Message, listening
@@ -399,3 +401,11 @@ def test_coordinators_are_asked_by_one_link_for_each_partition() -> None:
     assert len(found) == len({link for _, link in found}) == partitions
     assert links.to(2) is links.to(2)
     assert links.to(2) is not links.to(3)
+
+
+def test_a_thousand_partitions_share_few_links() -> None:
+    """A job that fills a topic appends to all its partitions at the same time. One address may have 1,000
+    connections."""
+    links = PeerLinks(Image, InterBroker(), "test")
+    found = {links.to(2, TopicPartition("t", index)) for index in range(1000)}
+    assert 2 <= len(found) <= LINES
