@@ -60,6 +60,7 @@ class Audit:
         self._to_log = kind == "stderr"
         self._files = [Path(where), Path(f"{where}.failures")] if kind == "file" else None
         self._trails = AuditTrail(), AuditTrail()
+        self._changes = AuditTrail()  # of changes that are told once a minute: nothing else drives these out
         self._backlogs = AuditBacklog(self._failed), AuditBacklog(self._failed)
         self._come = Signal()
 
@@ -136,11 +137,9 @@ class Audit:
         asked = ASKED.get()
         principal = BROKER if asked is None else asked.asker.principal
         facts = {"kind": kind, "name": name, "before": audit.state(before), "after": audit.state(after)}
-        source = None
         if repeats is not None:
-            repeats = (*repeats, principal.names, principal.host, asked and asked.client_id)
-            source = _source(principal)
-        self._report("changed", {**audit.who(principal), **facts, "error": trouble}, source, repeats)
+            repeats = (*repeats, *_source(principal))
+        self._report("changed", {**audit.who(principal), **facts, "error": trouble}, None, repeats)
 
     def moved(self, group: str, before: Iterable[Position], after: Iterable[Position], *, often: bool = False) -> None:
         if not self.on:
@@ -184,7 +183,8 @@ class Audit:
         if place == FAILURES:
             summed = {"event": event, "host": facts["host"], "reason": "further failures of this address"}
         facts = audit.kept({"event": event, **facts})
-        found = self._trails[place].take(facts, source, time.monotonic(), repeats, pace, summed)
+        trail = self._trails[place] if source is not None or repeats is None else self._changes
+        found = trail.take(facts, source, time.monotonic(), repeats, pace, summed)
         if found is not None:
             self._write(found, place, important=source is None)
 
@@ -217,6 +217,8 @@ class Audit:
             await wait_any([self._come], lambda: len(backlog) > 0, DUE_S)
             for facts in self._trails[place].due(time.monotonic()):
                 self._write(facts, place)
+            for facts in self._changes.due(time.monotonic()) if place == USUALLY else ():
+                self._write(facts, place, important=True)
             if len(backlog):
                 await trio.sleep(FLUSH_S if await backlog.flush(write) else AGAIN_S)
 

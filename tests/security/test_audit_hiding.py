@@ -22,7 +22,7 @@ from krappy.broker import audit as audit_module
 from krappy.broker import audit_backlog
 from krappy.broker.audit_topic import AuditTopic
 from krappy.console import sessions
-from krappy.core.security.audit import FAILED, USUAL
+from krappy.core.security.audit import FAILED, KEPT, USUAL
 from krappy.core.security.operations import Grant, Op, Resource
 from krappy.core.security.principal import Principal
 from krappy.logs import AUDIT, Logger, Reporter
@@ -64,6 +64,30 @@ def make(raw: Raw, name: str) -> int:
 
 
 # --- among many others
+
+
+def test_many_commits_hide_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do denials. Of those that are told together, the last is told, whatever else comes meanwhile."""
+    monkeypatch.setattr(audit_module, "DUE_S", 0.1)
+
+    def commit(raw: Raw, group: str, offset: int) -> None:
+        part = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
+        raw.ask(ApiKey.OFFSET_COMMIT, {"group_id": group, "topics": [{"name": "t", "partitions": [part]}]}, 8)
+
+    with audited(tmp_path) as log, logged_in(log.broker, "admin") as admin, logged_in(log.broker, "ada") as ada:
+        assert make(admin, "t") == 0
+        rights = [rule(Resource.TOPIC, "t", Op.READ, host="*", principal="User:ada")]
+        rights += [rule(Resource.GROUP, "*", Op.READ, host="*", principal="User:ada")]
+        admin.ask(ApiKey.CREATE_ACLS, {"creations": rights})
+        for number in range(USUAL.most + 10):
+            commit(ada, f"own-{number}", 0)
+        commit(ada, "hers", 3)
+        commit(ada, "hers", 19)
+        ada.ask(ApiKey.METADATA, {"topics": [{"name": f"x{number}"} for number in range(KEPT + 1)]})
+        monkeypatch.setattr("krappy.core.security.audit.REPEAT_S", 0.0)
+        line = log.wait(lambda line: line.get("name") == "hers" and "repeated" in line)
+    assert line["after"] == {"t-0": 19}
+    assert [each["after"] for each in log.lines() if each.get("name") == "hers"] == [{"t-0": 3}, {"t-0": 19}]
 
 
 def test_denials_hide_no_change_and_nobody_elses_line(tmp_path: Path) -> None:
