@@ -62,8 +62,8 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class ConsoleFigures:
-    """Reads figures from the console at `url`, with `token` if it needs one. A user's password, or a token of an
-    identity provider, is sent as it is: so over TLS, or to this machine, unless `url` begins with http://."""
+    """Reads figures from the console at `url`, with `token` if it needs one. That, a user's password, or a token of an
+    identity provider is sent as it is: so over TLS, or to this machine, unless `url` begins with http://."""
 
     def __init__(self, url: str, token: str | None) -> None:
         security = ClientSecurity(**login())  # type: ignore[arg-type]
@@ -77,7 +77,7 @@ class ConsoleFigures:
             pair = f"{security.user}:{security.password()}".encode(errors="surrogateescape")
             self._headers["Authorization"] = f"Basic {b64encode(pair).decode()}"
         self._given = url, token
-        self._shows = self._token is not None or (security.user is not None and not token)
+        self._shows = self._token is not None or "Authorization" in self._headers
         # Without the proxies of the environment: the console is most often on this machine.
         handlers = [
             _NoRedirects(),
@@ -165,7 +165,7 @@ class ConsoleFigures:
 
 
 def _check_place(url: str) -> None:
-    """Raises Failure unless a password may be sent there. The native protocol does not send it (SCRAM), and nobody has
+    """Raises Failure unless a secret may be sent there. The native protocol does not send it (SCRAM), and nobody has
     proved that the console is there: a broker without TLS has told its port."""
     place = urlsplit(url)
     if place.scheme != "https" and not on_loopback(place.hostname or ""):
