@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from krappy.broker.name_locks import NameLocks
+from krappy.broker.name_locks import NameLocks, everything
 from krappy.broker.overrides import FOR_ALL, STATIC, OverrideStore, topic_defaults
 from krappy.broker.runtime import DISK_THREADS, Runtime
 from krappy.core.cluster import paths
@@ -158,7 +158,7 @@ class DynamicSettings:
     async def alter(self, name: str, wanted: Changes, sees: Sees = None) -> None:
         """Changes settings. On return they are in force and durable. `sees`: as in `check`. Raises InvalidRequest,
         StorageError."""
-        async with self._runtime.shrinking.everything(), self._topics.everything():
+        async with everything(self._runtime.shrinking, self._topics):
             with self._runtime.audit.change("broker", [name or paths.DEFAULT], lambda _: dict(self.held(name))):
                 changes = changes_of(wanted, self.held(name), self.effective(name))
                 await self._take(name, self.check(name, changes, sees))
@@ -170,7 +170,7 @@ class DynamicSettings:
         given = dict(self.static.topic_defaults)
         if given == self.held(STATIC):
             return
-        async with self._runtime.shrinking.everything(), self._topics.everything():
+        async with everything(self._runtime.shrinking, self._topics):
             try:
                 self._check_topics(STATIC, given)
             except InvalidRequest as error:
@@ -200,7 +200,7 @@ class DynamicSettings:
     async def _catch_up(self) -> None:
         if _without_empty(self._store.load()) == _without_empty(self._held):
             return
-        async with self._runtime.shrinking.everything(), self._topics.everything():
+        async with everything(self._runtime.shrinking, self._topics):
             found = self._store.load()
             for name in {*found, *self._held}:
                 if found.get(name, {}) != self.held(name):

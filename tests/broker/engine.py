@@ -111,7 +111,7 @@ async def read_all(partition: Partition) -> list[Got]:
 
 def somebody_waits(locks: NameLocks) -> bool:
     """Whether a task waits for a name, or for all names."""
-    return locks._opened is not None or any(each.askers > 1 for each in locks._locks.values())
+    return locks._alone.locked() or any(each.askers > 1 for each in locks._locks.values())
 
 
 async def until(ready: Any) -> None:

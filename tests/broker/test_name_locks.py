@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 import trio
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test, wait_all_tasks_blocked
 
-from krappy.broker.name_locks import NameLocks
+from krappy.broker.name_locks import HANGS_S, NameLocks, everything
 from krappy.broker.transactions.turns import IdTurns
 from krappy.errors import ShuttingDown
 from tests import schedules
@@ -131,3 +131,71 @@ async def test_turns_end_with_their_closing_but_for_what_goes_on() -> None:
             raise AssertionError("a turn was given")
     async with turns.although_closed("name"):
         pass
+
+
+async def hold(locks: NameLocks, name: str, seconds: float) -> None:
+    async with locks.of(name):
+        await trio.sleep(seconds)
+
+
+async def hold_everything(held: list[float], *locks: NameLocks) -> None:
+    async with everything(*locks):
+        assert not any(map(len, locks))
+        held.append(trio.current_time())
+
+
+@pytest.mark.parametrize("hangs", [0, 1])
+def test_who_waits_for_everything_waits_alone_for_one_that_hangs(hangs: int) -> None:
+    """A name of either lock is held for long. Others wait for `HANGS_S` only, and this has its turn after that."""
+
+    async def main() -> None:
+        locks, held = (NameLocks(), NameLocks()), list[float]()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hold, locks[hangs], "hung", 1000.0)
+            await wait_all_tasks_blocked()
+            nursery.start_soon(hold_everything, held, *locks)
+            await wait_all_tasks_blocked()
+            begun = trio.current_time()
+            for each in locks:
+                for _ in range(10):
+                    await hold(each, "other", 0)
+            assert trio.current_time() - begun == pytest.approx(HANGS_S)
+            assert not held
+        assert held == [pytest.approx(1000.0)]
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+def test_everything_is_held_although_all_holders_are_slow() -> None:
+    async def main() -> None:
+        locks, held = NameLocks(), list[float]()
+
+        async def always(name: str) -> None:
+            while not held:
+                await hold(locks, name, 3 * HANGS_S)
+
+        async with trio.open_nursery() as nursery:
+            for name in "abc":
+                nursery.start_soon(always, name)
+                await trio.sleep(HANGS_S)
+            await hold_everything(held, locks)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+def test_the_wait_for_everything_can_be_cancelled() -> None:
+    async def main() -> None:
+        first, second = NameLocks(), NameLocks()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hold, second, "hung", 1000.0)
+            await wait_all_tasks_blocked()
+            for seconds in (HANGS_S / 2, 3 * HANGS_S):  # while others wait, and while they go on
+                begun = trio.current_time()
+                with trio.move_on_after(seconds):
+                    await hold_everything([], first, second)
+                assert trio.current_time() - begun == pytest.approx(seconds)
+                await hold(first, "other", 0)
+                await hold(second, "other", 0)
+                assert trio.current_time() - begun == pytest.approx(seconds)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))

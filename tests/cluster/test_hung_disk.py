@@ -23,6 +23,7 @@ from tests.cluster.zookeeper import ZooKeeperServer
 from tests.kafka.raw import fetch
 from tests.process import wait_until
 
+BROKER = 4  # as the type of a resource
 LONG_S = 60.0
 PARTITIONS = 6
 
@@ -246,6 +247,34 @@ def test_events_expire_while_the_disk_hangs_at_another_partition(
     with hanging_at(cluster.brokers[leader], "/hung-0/"):
         client.alter_topic("hung", {"retention.ms": 1})
         write_everywhere(client)
+        client.alter_topic("t", {"retention.ms": 1})
+
+        def expired() -> bool:
+            return any(each["partition"] == f"t-{index}" for each in cluster.events(leader, "segments_deleted"))
+
+        wait_until(expired, "what the leader has of another topic has expired")
+
+
+def test_settings_of_brokers_wait_alone_for_a_disk_that_hangs(
+    cluster: ClusterProcesses, client: blocking.Client
+) -> None:
+    """They change while no events are removed. Retention, new topics and changes of topics' settings go on."""
+    leader = cluster.partitions("hung")[0].leader
+    index = next(index for index, each in cluster.partitions("t").items() if each.leader == leader)
+    write_everywhere(client)
+    with client.producer("hung") as producer:
+        producer.send(b"0").result(LONG_S)
+    folder = cluster.brokers[leader].data / "topics" / "hung-0"
+    setting = {"name": "background.threads", "config_operation": 0, "value": "9"}
+    changes = [{"resource_type": BROKER, "resource_name": "", "configs": [setting]}]
+    with hanging_at(cluster.brokers[leader], "/hung-0/"):
+        client.alter_topic("hung", {"retention.ms": 1})
+        wait_until(lambda: len([*folder.glob("*.log")]) > 1, "its event is about to be removed")
+        with cluster.asked(leader % 3 + 1) as raw:
+            raw.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, {"resources": changes, "validate_only": False})
+        for number in range(3):
+            client.create_topic(f"new-{number}", 3)
+            cluster.until_in_sync(f"new-{number}")
         client.alter_topic("t", {"retention.ms": 1})
 
         def expired() -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from krappy.broker.name_locks import NameLocks, everything
 from krappy.errors import InvalidRequest, KrappyError, Overloaded
 from krappy.ports import RegistrationFacts
 from krappy.store import hold
@@ -19,7 +20,6 @@ from krappy.store.hold import HeldFile
 from krappy.store.refusals import refusals
 
 if TYPE_CHECKING:
-    from krappy.broker.name_locks import NameLocks
     from krappy.broker.runtime import Runtime
     from krappy.store.staging import StagedFiles
 
@@ -78,7 +78,7 @@ async def take(runtime: Runtime, locks: NameLocks, staged: StagedFiles) -> Hold:
     restore. No transaction begins meanwhile: that completion would also end the same producer's next transaction.
     """
     # In this order: a compaction under way may take minutes, and topics can be created while this waits for it.
-    async with runtime.shrinking.everything(), locks.everything():
+    async with everything(runtime.shrinking, locks):
         runtime.check_taking()
         async with _new_folder(runtime) as folder:
             await _run(runtime, partial(runtime.views.checkpoint, folder / "views"))

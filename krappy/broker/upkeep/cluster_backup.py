@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
+from krappy.broker.name_locks import NameLocks, everything
 from krappy.broker.topics.internal_topics import JOBS, TRANSACTIONS
 from krappy.broker.upkeep.backup import MOST_HELD, Hold, take_logs
 from krappy.core.cluster import paths
@@ -31,7 +32,6 @@ from krappy.types import text_id
 from krappy.waiting import Signal, wait_any
 
 if TYPE_CHECKING:
-    from krappy.broker.name_locks import NameLocks
     from krappy.broker.partition.partition import Partition
     from krappy.broker.runtime import Runtime
     from krappy.broker.topics.topic import Topic
@@ -86,7 +86,7 @@ class BegunBackup:
 
         try:
             with self._waiting:
-                async with runtime.shrinking.everything(), self._locks.everything():
+                async with everything(runtime.shrinking, self._locks):
                     with runtime.decisions.closed():
                         self._stands.set()
                         left = max(0.0, self._waiting.deadline - trio.current_time())
