@@ -111,6 +111,9 @@ async def wait_any(signals: Iterable[Signal], ready: Callable[[], bool], seconds
             signal.unsubscribe(wake)
 
 
+HANGS_S = 1.0  # what takes longer is not waited for, before others have their turn
+
+
 class Errands(Generic[K]):
     """Work that is done at the same time, each for a key. One that hangs keeps no other waiting: it goes on by itself.
 

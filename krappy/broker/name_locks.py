@@ -11,9 +11,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 
 import trio
 
-from krappy.waiting import Signal, wait_any
-
-HANGS_S = 1.0  # what takes longer is not waited for, before others have their turn
+from krappy.waiting import HANGS_S, Signal, wait_any
 
 
 class _Counted:

@@ -31,12 +31,11 @@ from krappy.core.cluster.state import NOBODY
 from krappy.core.throttle import ReplicationQuota
 from krappy.errors import BrokerError, KrappyError
 from krappy.ports import FollowerPort
-from krappy.waiting import Errands, Signal, wait_any
+from krappy.waiting import HANGS_S, Errands, Signal, wait_any
 from krappy.wire.kafka import ApiKey
 
 LEAST_VERSION = 15  # of Fetch: the first with replica_state (KIP-903)
 HELD_S = 0.05
-HANGS_S = 1.0
 LARGEST_BATCH = 64 << 20  # bytes: the largest request of a producer by default
 LAST_EPOCH = 2**31 - 1  # of a session (KIP-227); 1 comes after it
 QUOTA_LOOK_S = 1.0  # between two looks while a quota is used up: a partition may come into sync, the quota may change

@@ -65,7 +65,7 @@ class _Pool:
         self.count = 0  # connections
         self.fresh: dict[Placed, None] = {}  # those that may not have sent a request yet, the oldest first
 
-    def one_gives_way(self) -> bool:
+    def fresh_gives_way(self) -> bool:
         while self.fresh:
             oldest = next(iter(self.fresh))
             del self.fresh[oldest]
@@ -105,9 +105,9 @@ class Places:
             return Overloaded(f"{limit} connections of {who} are open: as many as one {what} may have")
         reserved = 0 if local else min(OWN, self.most // OWN_SHARE)
         pool = self._pool(kind)
-        if pool.count >= self.most - reserved and not pool.one_gives_way():
+        if pool.count >= self.most - reserved and not pool.fresh_gives_way():
             return Overloaded(f"{self.most} connections are open: as many as are allowed")
-        if few and not (kind == BROKERS and pool.count < FEW_OF_BROKERS) and not pool.one_gives_way():
+        if few and not (kind == BROKERS and pool.count < FEW_OF_BROKERS) and not pool.fresh_gives_way():
             most = descriptors.allowed()
             return Overloaded(f"the broker may have {most} files and connections open, and has nearly as many")
         return None

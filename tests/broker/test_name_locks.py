@@ -8,9 +8,10 @@ import pytest
 import trio
 from trio.testing import MockClock, trio_test, wait_all_tasks_blocked
 
-from krappy.broker.name_locks import HANGS_S, NameLocks, everything
+from krappy.broker.name_locks import NameLocks, everything
 from krappy.broker.transactions.turns import IdTurns
 from krappy.errors import ShuttingDown
+from krappy.waiting import HANGS_S
 from tests import schedules
 
 CALLERS = range(3)

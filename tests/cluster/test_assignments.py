@@ -10,8 +10,8 @@ import trio
 from trio.testing import MockClock, trio_test
 
 from krappy.broker.name_locks import NameLocks
-from krappy.broker.replication.assignments import HANGS_S, Assignments
-from krappy.waiting import Signal
+from krappy.broker.replication.assignments import Assignments
+from krappy.waiting import HANGS_S, Signal
 
 
 @pytest.fixture

@@ -12,13 +12,14 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from krappy.cluster.fetcher import HANGS_S, Fetcher, FetchSettings, LeaderFetch
+from krappy.cluster.fetcher import Fetcher, FetchSettings, LeaderFetch
 from krappy.cluster.followed import FollowedPartition
 from krappy.cluster.inter_broker import InterBroker
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.state import NOBODY
 from krappy.errors import CorruptBatch, StorageError
 from krappy.records import batch
+from krappy.waiting import HANGS_S
 from krappy.wire.kafka import RANGES, ApiKey, Code
 from tests.cluster.replication import (
     LEADER,

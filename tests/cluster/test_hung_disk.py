@@ -236,23 +236,28 @@ def wrote_what_hangs(cluster: ClusterProcesses, broker: int) -> bool:
     return len(logs) == 18 and all(each.stat().st_size for each in logs)
 
 
+def let_expire(cluster: ClusterProcesses, client: blocking.Client, leader: int) -> None:
+    """Waits until the events that this broker has in a partition of the topic "t" which it leads have expired."""
+    index = next(index for index, each in cluster.partitions("t").items() if each.leader == leader)
+    client.alter_topic("t", {"retention.ms": 1})
+
+    def expired() -> bool:
+        return any(each["partition"] == f"t-{index}" for each in cluster.events(leader, "segments_deleted"))
+
+    wait_until(expired, "what the leader has of another topic has expired")
+
+
 def test_events_expire_while_the_disk_hangs_at_another_partition(
     cluster: ClusterProcesses, client: blocking.Client
 ) -> None:
     leader = cluster.partitions("hung")[0].leader
-    index = next(index for index, each in cluster.partitions("t").items() if each.leader == leader)
     write_everywhere(client)
     with client.producer("hung") as producer:
         producer.send(b"0").result(LONG_S)
     with hanging_at(cluster.brokers[leader], "/hung-0/"):
         client.alter_topic("hung", {"retention.ms": 1})
         write_everywhere(client)
-        client.alter_topic("t", {"retention.ms": 1})
-
-        def expired() -> bool:
-            return any(each["partition"] == f"t-{index}" for each in cluster.events(leader, "segments_deleted"))
-
-        wait_until(expired, "what the leader has of another topic has expired")
+        let_expire(cluster, client, leader)
 
 
 def test_settings_of_brokers_wait_alone_for_a_disk_that_hangs(
@@ -260,7 +265,6 @@ def test_settings_of_brokers_wait_alone_for_a_disk_that_hangs(
 ) -> None:
     """They change while no events are removed. Retention, new topics and changes of topics' settings go on."""
     leader = cluster.partitions("hung")[0].leader
-    index = next(index for index, each in cluster.partitions("t").items() if each.leader == leader)
     write_everywhere(client)
     with client.producer("hung") as producer:
         producer.send(b"0").result(LONG_S)
@@ -275,9 +279,4 @@ def test_settings_of_brokers_wait_alone_for_a_disk_that_hangs(
         for number in range(3):
             client.create_topic(f"new-{number}", 3)
             cluster.until_in_sync(f"new-{number}")
-        client.alter_topic("t", {"retention.ms": 1})
-
-        def expired() -> bool:
-            return any(each["partition"] == f"t-{index}" for each in cluster.events(leader, "segments_deleted"))
-
-        wait_until(expired, "what the leader has of another topic has expired")
+        let_expire(cluster, client, leader)

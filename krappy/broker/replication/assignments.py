@@ -33,7 +33,7 @@ from krappy.core.cluster.state import NOBODY
 from krappy.errors import KrappyError, UnknownTopic
 from krappy.store.local_replicas import ReplicaId
 from krappy.store.log import Log
-from krappy.waiting import Errands, Signal, wait_any
+from krappy.waiting import HANGS_S, Errands, Signal, wait_any
 
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from krappy.ports.replication import FollowerPort
 
 RETRY_S = 1.0
-HANGS_S = 1.0  # what takes longer is not waited for, before others have their turn
 AT_ONCE = 16  # roles that are taken at the same time: each may wait for a sync
 
 
@@ -117,8 +116,7 @@ class Assignments:
             topic = topics.get(found.name)
             if topic is None:
                 done &= await self._try(found.name, partial(self._add, found))
-            elif topic.image is not found or self._settings_differ(topic, image):
-                differs = self._settings_differ(topic, image)
+            elif (differs := self._settings_differ(topic, image)) or topic.image is not found:
                 before = self._runtime.shrinking.of(found.name) if differs else nullcontext()
                 done &= await self._try(found.name, partial(self._change, topic, found, image), before)
         for left in self._leaving.due(image):

@@ -44,7 +44,7 @@ from krappy.core.cluster.roles import Role
 from krappy.core.cluster.tree import RefusedMulti
 from krappy.errors import ConnectionLost, KrappyError, StorageError
 from krappy.store.local_replicas import ReplicaId
-from krappy.waiting import Errands, subscribed
+from krappy.waiting import HANGS_S, Errands, subscribed
 
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
@@ -54,7 +54,6 @@ LOOK_S = 0.5
 WAIT_S = 600.0  # for which a damaged replica stays in an ISR that would be too small without it
 ANEW_S = 600.0  # between two times that a replica is made anew, or that a damaged one gives the lead away
 MOST_TOLD = 1000  # replicas in trouble that a broker's registration names
-HANGS_S = 1.0  # what takes longer is not waited for, before others have their turn
 RETRY_S = 30.0  # until a log is opened anew; twice as long after each failure, up to ANEW_S
 
 

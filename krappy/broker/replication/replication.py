@@ -25,7 +25,7 @@ from krappy.errors import ConnectionLost, StorageError
 from krappy.store.catalog import LocalCatalog
 from krappy.store.local_replicas import LocalReplicas
 from krappy.types import TopicPartition
-from krappy.waiting import wait_any
+from krappy.waiting import HANGS_S, wait_any
 
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 DRAIN_S = 30.0  # controlled.shutdown.max.wait.ms
 CLOSE_S = 1.0
-HANGS_S = 1.0
 PAUSE_S = 1.0  # after a part of it has failed
 TRIES = 10  # at a state that its leader changes at the same time
 

@@ -23,14 +23,11 @@ from krappy.core.cluster.roles import Role
 from krappy.errors import InvalidRequest, KrappyError, RequestTimeout
 from krappy.ports import StoredAt, TransactionEnd
 from krappy.types import TopicPartition
-from krappy.waiting import Later
+from krappy.waiting import HANGS_S, Later
 
 if TYPE_CHECKING:
     from krappy.broker.kafka_groups.coordinator import KafkaGroups
     from krappy.broker.runtime import Runtime
-
-
-HANGS_S = 1.0
 
 
 class StagedFor(NamedTuple):

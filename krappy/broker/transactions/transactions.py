@@ -37,7 +37,7 @@ from krappy.errors import CoordinatorLoading, InvalidTransaction, KrappyError, O
 from krappy.ports import TransactionalSender
 from krappy.ports.audit import whose
 from krappy.types import TopicPartition
-from krappy.waiting import Errands
+from krappy.waiting import HANGS_S, Errands
 
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 EXPIRY_CHECK_S = 3600.0  # Kafka's transaction.remove.expired.transaction.cleanup.interval.ms
 RETRY_S = 1.0  # pause after the disk or another broker has refused
-HANGS_S = 1.0  # what takes longer is not waited for, before others have their turn
 MEMORY_SHARE = 4  # transactional ids may take 1/MEMORY_SHARE of the memory budget, in addition to it
 
 

@@ -19,7 +19,7 @@ from krappy.broker.upkeep.log_places import LogPlaces
 from krappy.core import retention
 from krappy.core.throttle import Throttle
 from krappy.errors import KrappyError, UnknownTopic
-from krappy.waiting import Errands, wait_any
+from krappy.waiting import HANGS_S, Errands, wait_any
 
 if TYPE_CHECKING:
     from krappy.broker.latest.latest import LatestTables
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from krappy.broker.topics.topic_changes import TopicChanges
 
 SCAN_CHECK_S = 10.0
-HANGS_S = 1.0  # what takes longer is not waited for, before others have their turn
 
 
 class Housekeeper:
