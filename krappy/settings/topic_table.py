@@ -150,7 +150,7 @@ _TABLE = (
         "cleanup.policy",
         "delete",
         ("LIST", _policy),
-        "what is done with old segments: delete, compact or compact,delete",
+        "what is done with old segments: delete (entries of tables go, too), compact or compact,delete (entries stay)",
         "log.cleanup.policy",
     ),
     _row(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,14 +12,18 @@ import pytest
 import trio
 from trio.testing import trio_test, wait_all_tasks_blocked
 
+import krappy
 from krappy.broker.broker import LocalBroker
 from krappy.broker.partition import viewed
 from krappy.broker.partition.partition import Partition
 from krappy.broker.tables.snapshots import LeasedSnapshot
 from krappy.core import retention
+from krappy.records import batch
 from tests.broker.engine import publish, running
 
 COUNT = 50
+DAY_MS = 86_400_000
+HOW_TOS = Path(krappy.__file__).parent / "docs" / "howto"
 KEYS = [b"%02d" % number for number in range(COUNT)]
 
 
@@ -73,6 +79,18 @@ async def test_a_table_that_outlives_its_events_is_left_as_it_is(tmp_path: Path)
         await partition.delete_records(-1)
         await broker.housekeeper.sweep(partition)
         assert kept(partition) == KEYS
+
+
+@trio_test
+async def test_the_sessions_of_the_how_to_expire_after_a_week(tmp_path: Path) -> None:
+    [config] = re.findall(r'create_topic\("sessions", config=({.*?})', (HOW_TOS / "compare-and-set.md").read_text())
+    async with running(tmp_path, retention_check_ms=10**9, cleaner_backoff_ms=10**9) as broker:
+        partition = (await broker.create_topic("sessions", 1, ast.literal_eval(config)))[0].led(0)
+        for days in (9, 6):
+            await partition.publish(batch.encode([b"s"], [b""], timestamps=broker.now_ms() - days * DAY_MS)).wait()
+            assert await partition.view_wait(None, 60)
+            await broker.housekeeper.retain(partition)
+            assert (partition.look_up(b"s") is not None) == (days < 7)
 
 
 @asynccontextmanager
