@@ -72,17 +72,22 @@ async def _create(session: KafkaSessionPort, request: Message, asked: list[Messa
 
 def _may_create(session: KafkaSessionPort, topic: Message) -> bool:
     name = topic["name"]
-    if name is None or "@" in name or session.access.table_of(name) is not None:
+    if _by_id(topic) or "@" in name or session.access.table_of(name) is not None:
         return False
     return found(session, name, Op.DESCRIBE) is Code.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def _by_id(asked: Message) -> bool:
+    """Whether the topic's id counts. As in Kafka, its name does not matter then: Java's clients send an empty one."""
+    return asked["name"] is None or asked["topic_id"] != UUID_ZERO
+
+
 def _found(session: KafkaSessionPort, asked: Message, failed: dict[str, KrappyError]) -> Told:
     name, id = asked["name"], asked["topic_id"]
-    topic = topic_of(session, name or "", id, name is None, Op.DESCRIBE)
+    topic = topic_of(session, name or "", id, _by_id(asked), Op.DESCRIBE)
     if not isinstance(topic, Code):
         return _topic(topic)
-    if name is None:
+    if _by_id(asked):
         return {"error_code": topic, "name": None, "topic_id": id, "partitions": []}, None
     error = code_for(failed[name]) if name in failed else topic
     return {"error_code": error, "name": name, "topic_id": UUID_ZERO, "partitions": []}, None

@@ -40,6 +40,8 @@ def test_topics(tool: Tool) -> None:
     told = tool("topics", "--describe", "--topic", "tooled")
     assert "PartitionCount: 3" in told
     assert "retention.ms=60000" in told
+    id = told.partition("TopicId: ")[2].split()[0]
+    assert "Topic: tooled" in tool("topics", "--describe", "--topic-id", id)
     assert "already exists" in tool("topics", "--create", "--topic", "tooled", fails=True)
     tool("topics", "--alter", "--topic", "tooled", "--partitions", "4")
     assert "PartitionCount: 4" in tool("topics", "--describe", "--topic", "tooled")

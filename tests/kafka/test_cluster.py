@@ -115,13 +115,15 @@ def test_what_no_topic_can_be_called(raw: Raw) -> None:
     assert (bad["name"], bad["error_code"]) == ("no/such", Code.INVALID_TOPIC_EXCEPTION)
 
 
-def test_a_topic_by_its_id(raw: Raw) -> None:
+@pytest.mark.parametrize("name", [None, ""])  # Java's clients send an empty one
+def test_a_topic_by_its_id(raw: Raw, name: str | None) -> None:
     uuid = raw.make("by-id")
     (found, unknown) = raw.ask(
-        ApiKey.METADATA, {"topics": [{"name": None, "topic_id": uuid}, {"name": None, "topic_id": b"x" * 16}]}
+        ApiKey.METADATA, {"topics": [{"name": name, "topic_id": uuid}, {"name": name, "topic_id": b"x" * 16}]}
     )["topics"]
     assert (found["name"], found["topic_id"], found["error_code"]) == ("by-id", uuid, 0)
     assert (unknown["error_code"], unknown["topic_id"]) == (Code.UNKNOWN_TOPIC_ID, b"x" * 16)
+    assert unknown["name"] is None
 
 
 @pytest.mark.parametrize("version", range(7))
