@@ -232,9 +232,10 @@ def _of_topics(session: KafkaSessionPort, protocol_type: str, metadata: bytes, a
     return {"member_metadata": metadata, "member_assignment": assigned}
 
 
-@serves(ApiKey.LIST_GROUPS, needs=needs.group(Op.DESCRIBE))
+@serves(ApiKey.LIST_GROUPS, needs=needs.group(Op.DESCRIBE) + needs.cluster(Op.DESCRIBE))
 async def list_groups(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    """All groups of the broker, filtered by state (KIP-518) and type (KIP-848)."""
+    """All groups of the broker, filtered by state (KIP-518) and type (KIP-848). Who may describe the cluster needs no
+    right to the groups."""
     states = {state.lower() for state in request.get("states_filter") or ()}
     kinds = {kind.lower() for kind in request.get("types_filter") or ()}
     groups: list[Message] = []

@@ -106,14 +106,16 @@ async def alter_replica_log_dirs(session: KafkaSessionPort, request: Message, ve
 @serves(ApiKey.ALTER_PARTITION_REASSIGNMENTS, needs=needs.cluster(Op.ALTER) + needs.topic(Op.DESCRIBE))
 async def alter_partition_reassignments(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """Begins reassignments, and cancels them (KIP-455)."""
-    if (denied := denied_on_cluster(session, Op.ALTER)) is not None:
-        return {**denied, "responses": []}
+    denied = denied_on_cluster(session, Op.ALTER)
     responses = []
     for asked in request["topics"]:
-        rows = await _reassign(session, asked["name"], asked["partitions"])
+        if denied is None:
+            rows = await _reassign(session, asked["name"], asked["partitions"])
+        else:  # Java's client wants an answer for each partition also then
+            rows = [{"partition_index": each["partition_index"], **denied} for each in asked["partitions"]]
         responses.append({"name": asked["name"], "partitions": rows})
         await session.pause()
-    return {"responses": responses}
+    return {**(denied or DONE), "responses": responses}
 
 
 async def _reassign(session: KafkaSessionPort, name: str, asked: Sequence[Message]) -> list[Message]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from krappy.core.kafka.name_regex import NameRegex
 from krappy.core.security import needs
-from krappy.core.security.operations import Op, Resource
+from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
 from krappy.core.transactions import TxnStage
 from krappy.errors import AuthorizationFailed, InvalidRequest, InvalidTopic, KrappyError
 from krappy.handlers.kafka.group_offsets import LONGEST_METADATA
@@ -196,16 +196,20 @@ class PartitionsAsked:
         self.number = await transactions.add_partitions(self._id, self._producer, self._epoch, asked)
 
 
-@serves(ApiKey.WRITE_TXN_MARKERS, needs=needs.cluster(Op.CLUSTER_ACTION))
+@serves(ApiKey.WRITE_TXN_MARKERS, needs=needs.cluster(Op.CLUSTER_ACTION, Op.ALTER))
 def write_txn_markers(
     session: KafkaSessionPort, request: Message, version: int
 ) -> Later[Message] | Coroutine[Any, Any, Message]:
-    """Ends transactions in partitions that this broker leads, as their coordinator has decided. Tools that abort a
-    hanging transaction ask for it, too (KIP-664)."""
-    ends = EndsAsked(session, request["markers"])
-    if denied_on_cluster(session, Op.CLUSTER_ACTION) is not None:
+    """Ends transactions in partitions that this broker leads, as their coordinator has decided (CLUSTER_ACTION). Tools
+    that abort a hanging transaction ask for it, too: for them ALTER is enough (KIP-664)."""
+    may_act, may_alter = (
+        session.access.may(Resource.CLUSTER, CLUSTER_NAME, op) for op in (Op.CLUSTER_ACTION, Op.ALTER)
+    )
+    op = Op.ALTER if may_alter and not may_act else Op.CLUSTER_ACTION
+    ends = EndsAsked(session, request["markers"], op)
+    if denied_on_cluster(session, op) is not None:
         return ends.denied()
-    session.is_broker = session.broker.in_cluster
+    session.is_broker = session.broker.in_cluster and may_act
     if ends.count > FEW:
         return ends.in_turns()
     for _ in ends.begin():
@@ -214,17 +218,17 @@ def write_txn_markers(
 
 
 class EndsAsked:
-    """The transactions that a request ends, and its answer in the making."""
+    """The transactions that a request ends, and its answer in the making. `op`: by what right it ends them."""
 
-    def __init__(self, session: KafkaSessionPort, markers: list[Message]) -> None:
-        self._session, self._markers = session, markers
+    def __init__(self, session: KafkaSessionPort, markers: list[Message], op: Op) -> None:
+        self._session, self._markers, self._op = session, markers, op
         self.count = sum(len(topic["partition_indexes"]) for marker in markers for topic in marker["topics"])
         self._answers: list[Message] = []
         self._rows: list[Message] = []
         self._laters: list[Later[None]] = []
 
     def begin(self) -> Iterator[None]:
-        ends = self._session.access.participants(Op.CLUSTER_ACTION)
+        ends = self._session.access.participants(self._op)
         for marker in self._markers:
             topics: list[Message] = []
             self._answers.append({"producer_id": marker["producer_id"], "topics": topics})

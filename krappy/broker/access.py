@@ -354,10 +354,10 @@ class Access:
         return {**member, "leased": leased, "leases": leases}
 
     def listed_groups(self, op: Op) -> Iterator[Listed]:
-        """All groups that this broker coordinates, as Kafka's tools list them. Raises CoordinatorLoading while some
-        groups are not loaded."""
+        """All groups that this broker coordinates, as Kafka's tools list them. As in Kafka, `op` on the cluster is
+        enough for that. Raises CoordinatorLoading while some groups are not loaded."""
         found = self._broker.kafka_groups.admin.list_groups()
-        if self._guard is None:
+        if self._guard is None or self.may(Resource.CLUSTER, CLUSTER_NAME, op):
             return found
         return (each for each in found if self.may(Resource.GROUP, each.name, op))
 
@@ -390,7 +390,8 @@ class Access:
         return self._broker.participant
 
     def participants(self, op: Op) -> TransactionParticipant:
-        """This broker's part in all transactions, for the brokers that coordinate them (CLUSTER_ACTION)."""
+        """This broker's part in all transactions, for the brokers that coordinate them (CLUSTER_ACTION), and
+        for tools that abort what hangs (ALTER)."""
         self._check_cluster(op)
         return self._broker.participant
 

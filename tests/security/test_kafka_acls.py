@@ -181,3 +181,49 @@ def test_a_pattern_matches_what_its_member_may_describe(guarded: Guarded) -> Non
         beat(topic_partitions=[{"topic_id": id, "partitions": [0]} for id in ids.values()])
         assert assigned == {ids["rx-2"]}
     guarded.take_away()
+
+
+def test_who_may_describe_the_cluster_is_told_all_groups(guarded: Guarded) -> None:
+    """As in Kafka: a tool that lists groups needs no right to each of them. It needs one to describe them."""
+    named = {"group_id": "listed", "generation_id_or_member_epoch": -1, "topics": []}
+    guarded.admin.ask(ApiKey.OFFSET_COMMIT, {**named, "topics": [_position(guarded.admin.make("listed-t"))]})
+    with guarded.kafka() as raw:
+
+        def listed() -> set[str]:
+            return {each["group_id"] for each in raw.ask(ApiKey.LIST_GROUPS, {})["groups"]}
+
+        assert "listed" not in listed()
+        guarded.allow(rule(Resource.CLUSTER, CLUSTER_NAME, Op.DESCRIBE))
+        assert "listed" in listed()
+        [told] = raw.ask(ApiKey.DESCRIBE_GROUPS, {"groups": ["listed"]})["groups"]
+        assert told["error_code"] == Code.GROUP_AUTHORIZATION_FAILED
+    guarded.take_away()
+
+
+def _position(topic: bytes) -> dict[str, object]:
+    return {"topic_id": topic, "partitions": [{"partition_index": 0, "committed_offset": 0}]}
+
+
+def test_a_hanging_transaction_is_aborted_by_who_may_alter_the_cluster(guarded: Guarded) -> None:
+    """As kafka-transactions.sh asks for it (KIP-664)."""
+    guarded.admin.make("hanging")
+    topics = [{"name": "hanging", "partition_indexes": [0]}]
+    aborted = {"producer_id": 1 << 40, "producer_epoch": 0, "transaction_result": False, "coordinator_epoch": 0}
+    with guarded.kafka() as raw:
+        for allowed in (Op.ALTER_CONFIGS, Op.ALTER, Op.CLUSTER_ACTION):
+            guarded.allow(rule(Resource.CLUSTER, CLUSTER_NAME, allowed))
+            [told] = raw.ask(ApiKey.WRITE_TXN_MARKERS, {"markers": [{**aborted, "topics": topics}]})["markers"]
+            [[row]] = [each["partitions"] for each in told["topics"]]
+            denied = row["error_code"] == Code.CLUSTER_AUTHORIZATION_FAILED
+            assert denied == (allowed is Op.ALTER_CONFIGS)
+            guarded.take_away()
+
+
+def test_a_reassignment_that_is_denied_has_an_answer_for_each_partition(guarded: Guarded) -> None:
+    """Else Java's clients tell of an answer that is too short, and of no right that lacks."""
+    parts = [{"partition_index": index, "replicas": [0]} for index in (0, 1)]
+    with guarded.kafka() as raw:
+        told = raw.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, {"topics": [{"name": "moved", "partitions": parts}]})
+    assert told["error_code"] == Code.CLUSTER_AUTHORIZATION_FAILED
+    [[first, second]] = [each["partitions"] for each in told["responses"]]
+    assert first["error_code"] == second["error_code"] == Code.CLUSTER_AUTHORIZATION_FAILED

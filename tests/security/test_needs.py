@@ -23,6 +23,7 @@ ONE_OF = {
     ApiKey.PRODUCE: {Resource.CLUSTER, Resource.TRANSACTIONAL_ID},  # CLUSTER: for a peer that writes a staged job
     ApiKey.DESCRIBE_CLUSTER: {Resource.CLUSTER},
     ApiKey.ADD_PARTITIONS_TO_TXN: {Resource.TOPIC},
+    ApiKey.WRITE_TXN_MARKERS: {Resource.CLUSTER},
 }
 OPTIONAL = {
     (ApiKey.METADATA, Op.CREATE),
