@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -155,10 +156,35 @@ def reading(cluster: ClusterProcesses, leader: int) -> Iterator[None]:
         for _ in range(20):
             body = fetch([("hung", 0, 0)], partition_max_bytes=1000) | {"max_bytes": 1000}
             stack.enter_context(cluster.asked(leader)).send(ApiKey.FETCH, body, 12)
-        partition = {"partition_index": 0, "timestamp": 1, "current_leader_epoch": -1}
-        body = {"topics": [{"name": "hung", "partitions": [partition]}]}
-        stack.enter_context(cluster.asked(leader)).send(ApiKey.LIST_OFFSETS, body, 5)
+        stack.enter_context(cluster.asked(leader)).send(ApiKey.LIST_OFFSETS, search("hung", 0), 5)
         yield
+
+
+def search(topic: str, index: int) -> dict[str, Any]:
+    """Asks for an event by its time."""
+    partition = {"partition_index": index, "timestamp": 1, "current_leader_epoch": -1}
+    return {"topics": [{"name": topic, "partitions": [partition]}]}
+
+
+def test_searches_of_several_partitions_hang(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    """The same user's search of another partition ends."""
+    client.create_topic("hung-too", PARTITIONS)
+    cluster.until_in_sync("hung-too")
+    cluster.spread("hung-too")
+    for topic, partitions in (("hung-too", PARTITIONS), ("t", PARTITIONS)):
+        with client.producer(topic) as producer:
+            for index in range(partitions):
+                producer.send(b"0", partition=index).result(LONG_S)
+
+    def led(topic: str) -> list[int]:
+        return [index for index, each in cluster.partitions(topic).items() if each.leader == 1]
+
+    with stalling_at(cluster.brokers[1], "/hung-too-"), ExitStack() as stack:
+        for index in led("hung-too") * 8:
+            stack.enter_context(cluster.asked(1)).send(ApiKey.LIST_OFFSETS, search("hung-too", index), 5)
+        with cluster.asked(1) as raw:
+            (topic,) = raw.ask(ApiKey.LIST_OFFSETS, search("t", led("t")[0]), 5)["topics"]
+    assert [(each["error_code"], each["offset"]) for each in topic["partitions"]] == [(0, 0)]
 
 
 def test_reads_of_one_partition_hang(cluster: ClusterProcesses, client: blocking.Client) -> None:

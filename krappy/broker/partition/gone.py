@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
@@ -39,15 +39,11 @@ class Readable(Closable, Protocol):
     disk_limiter: trio.CapacityLimiter
 
 
-async def read_in_thread(
-    partition: Readable, read: Callable[[], T], run: Callable[[Callable[[], T]], Awaitable[T]] | None = None
-) -> T:
-    """Runs `read`, which reads the partition's log, in a thread: in one of those that wait for the disk, unless `run`
-    has others. Raises `gone` if the log was deleted meanwhile."""
+async def read_in_thread(partition: Readable, read: Callable[[], T]) -> T:
+    """Runs `read`, which reads the partition's log, in one of the threads that wait for the disk. Raises `gone` if the
+    log was deleted meanwhile."""
     if partition.reading is None:
         partition.reading = trio.CapacityLimiter(READS)
     async with partition.reading:
         with unless_gone(partition):
-            if run is not None:
-                return await run(read)
             return await trio.to_thread.run_sync(read, limiter=partition.disk_limiter)

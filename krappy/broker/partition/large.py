@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import trio
 
+from krappy.broker.partition.gone import Closable, unless_gone
 from krappy.core.admission import INLINE, INLINE_PARTS
 from krappy.errors import CorruptBatch, KrappyError
 from krappy.ports.audit import whose
@@ -45,12 +46,23 @@ def _turns(variable: trio.lowlevel.RunVar[UserTurns]) -> UserTurns:
     return _shared(variable, UserTurns)
 
 
-async def found(search: Callable[[], T]) -> T:
-    """Runs `search`, which looks for an event by its time, in a thread. It may wait for the disk. Only one of all
-    searches opens a batch at a time (store/opening.py). Users take turns."""
-    async with _shared(_finding, lambda: UserTurns(FINDERS)).one(whose()):
+class Searchable(Closable, Protocol):
+    """`searching`: the turns of those who search its log by time; None: nobody did yet."""
+
+    searching: UserTurns | None
+
+
+async def found(partition: Searchable, search: Callable[[], T]) -> T:
+    """Runs `search`, which looks for an event of the partition by its time, in a thread. It may wait for the disk. So
+    there is one search of a log at a time: one that hangs keeps no other thread. Only one of all searches opens a batch
+    at a time (store/opening.py). Users take turns. Raises `gone` if the log was deleted meanwhile."""
+    if partition.searching is None:
+        partition.searching = UserTurns()
+    who = whose()
+    async with partition.searching.one(who), _shared(_finding, lambda: UserTurns(FINDERS)).one(who):
         limiter = _shared(_finders, lambda: trio.CapacityLimiter(FINDERS))
-        return await trio.to_thread.run_sync(search, limiter=limiter)
+        with unless_gone(partition):
+            return await trio.to_thread.run_sync(search, limiter=limiter)
 
 
 async def opened(work: Callable[[], T], owner: str | None = None) -> T:

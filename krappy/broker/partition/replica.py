@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from krappy.broker.sync_threads import SyncThreads
     from krappy.store.log import Log
     from krappy.store.views import Views
+    from krappy.turns import UserTurns
 
 T = TypeVar("T")
 Transactional = tuple[BatchHeader, int, bytes | memoryview | None]  # header, offset, bytes of a marker
@@ -128,6 +129,7 @@ class Replica:
         self.fsync, self.syncs, self.disk_limiter = lent.fsync, lent.syncs, lent.disk_limiter
         self.counting, self.shrinking = lent.counting, lent.shrinking
         self.reading: trio.CapacityLimiter | None = None
+        self.searching: UserTurns | None = None
         self.now_ms, self.later_ms, self.spawn = lent.now_ms, lent.later_ms, lent.spawn
         self.verifies, self.verify = lent.verifies, lent.verify
         self.epoch = -1  # the leader epoch, once there is a leader
@@ -138,8 +140,7 @@ class Replica:
         self.grown = Signal()  # batches were appended, or this broker's role has changed
         self.landed = Signal()  # appended batches are on disk, or have failed
         self.writing = trio.Lock()  # held while the log's segments are changed, by a drain or housekeeping
-        self.role = Role.OFFLINE
-        self.leader = NOBODY  # a broker's id
+        self.role, self.leader = Role.OFFLINE, NOBODY  # `leader`: a broker's id
         self.offline = log.broken if isinstance(log, OfflineLog) else ""  # why it is out of service, if it is
         self.gone: KrappyError | None = StorageError(f"{self}: {self.offline}") if self.offline else None
 
@@ -419,12 +420,12 @@ class Replica:
     async def find_time(self, timestamp: int, limit: int) -> tuple[int, int] | None:
         """(offset, timestamp in ms) of the first event below `limit` that is not older than `timestamp`."""
         self._alive()
-        return await read_in_thread(self, partial(self.log.find_timestamp, timestamp, limit), large.found)
+        return await large.found(self, partial(self.log.find_timestamp, timestamp, limit))
 
     async def find_latest_time(self, limit: int) -> tuple[int, int] | None:
         """(offset, timestamp in ms) of the event with the highest timestamp, the first such, below `limit`."""
         self._alive()
-        return await read_in_thread(self, partial(self.log.find_latest, limit), large.found)
+        return await large.found(self, partial(self.log.find_latest, limit))
 
     async def offset_at(self, timestamp: int) -> int:
         """The offset of the first event with a timestamp (ms) of at least `timestamp`, else the last stable offset."""
