@@ -23,6 +23,7 @@ from jwt import PyJWK
 from krappy.hosts import network
 from krappy.ports.tokens import ProviderTrouble
 from krappy.server.provider import as_object
+from krappy.waiting import Signal, wait_any
 
 LEAST_BITS = 2048
 MOST = 100  # keys
@@ -86,9 +87,11 @@ class TokenKeys:
         self._refresh = refresh
         self._report = report
         self._keys: Sequence[TokenKey] = ()
-        self._reading = trio.Lock()
         self._waiting: Counter[str] = Counter()  # for a reading, by address
-        self._began = self._tried = -math.inf  # when the last reading began, and ended
+        self._asked = Signal()  # somebody began to wait
+        self._asked_at = -math.inf  # when
+        self._ended = Signal()  # a reading did
+        self._began = -math.inf  # when that reading began
         self._read_at = -math.inf  # when they were read last
 
     @property
@@ -97,45 +100,43 @@ class TokenKeys:
         return trio.current_time() - self._read_at
 
     async def find(self, id: str | None, algorithm: str, host: str = "") -> TokenKey | None:
-        """The key of this id; without one, the only key for the algorithm. `host`: the address of who asks."""
+        """The key of this id; without one, the only key for the algorithm. `host`: the address of who asks. A key that
+        is not there may be newer than what was read: waits until `follow` has read again."""
         found, came, address = self._find(id, algorithm), trio.current_time(), network(host)
         if found is not None or self._waiting[address] >= min(MOST_OF_ONE, MOST_WAITING - self._waiting.total()):
             return found
         self._waiting[address] += 1
         try:
-            async with self._reading:
-                found = self._find(id, algorithm)
-                if found is None and self._began < came:  # the key may be newer than what was read
-                    await trio.sleep_until(self._tried + PAUSE)
-                    with trio.CancelScope(shield=True):  # the reading is for all who wait, even if this one leaves
-                        await self.read_again()
-                    found = self._find(id, algorithm)
+            self._asked_at = came
+            self._asked.fire()
+            await wait_any([self._ended], lambda: self._began >= came or self._find(id, algorithm) is not None)
         finally:
             self._waiting -= Counter((address,))
-        return found
+        return self._find(id, algorithm)
 
     def _find(self, id: str | None, algorithm: str) -> TokenKey | None:
         found = [each for each in self._keys if algorithm in each.algorithms and id in (None, each.id)]
         return found[0] if found and (id is not None or len(found) == 1) else None
 
-    async def read_again(self) -> bool:
+    async def follow(self) -> None:
+        """Reads them now, and again and again. Until cancelled."""
+        pause = FIRST_RETRY
+        while True:
+            began = trio.current_time()
+            done = await self._read_again()
+            self._began, ended = began, trio.current_time()
+            self._ended.fire()
+            wait = self._refresh if done else pause
+            pause = FIRST_RETRY if done else min(2 * pause, LAST_RETRY)
+            if await wait_any([self._asked], lambda: self._asked_at > self._began, wait):
+                await trio.sleep_until(ended + min(wait, PAUSE))
+
+    async def _read_again(self) -> bool:
         """Reads the keys. Returns whether that succeeded."""
-        self._began = trio.current_time()
         try:
             self._keys = read_keys(await self._read())
         except ProviderTrouble as error:
             self._report("oauth_keys_not_read", error=str(error), kept=len(self._keys))
             return False
-        finally:
-            self._tried = trio.current_time()
-        self._read_at = self._tried
+        self._read_at = trio.current_time()
         return True
-
-    async def follow(self) -> None:
-        """Reads them now, and again and again. Until cancelled."""
-        pause = FIRST_RETRY
-        while True:
-            async with self._reading:
-                done = await self.read_again()
-            await trio.sleep(self._refresh if done else pause)
-            pause = FIRST_RETRY if done else min(2 * pause, LAST_RETRY)
