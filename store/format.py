@@ -36,6 +36,9 @@ REACHED_BODY = struct.Struct(">16sIiq")  # topic id; partition; leader epoch; of
 REACHED_CRC = struct.Struct(">I")  # CRC-32 (zlib's) of the body, behind it
 REACHED_SIZE = 64  # bytes of a record, the rest zeros: it is never in two sectors
 
+PULSE = "pulse"  # of the data folder: how long a broker of a cluster has used it
+PULSE_COUNT = struct.Struct(">Q")
+
 CHECKPOINT_MAGIC = b"KRAPPYC1"
 CHECKPOINT_HEAD = struct.Struct(">8sII")  # magic, CRC-32 (zlib's) of the body, size of the body: one msgpack map
 

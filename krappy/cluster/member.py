@@ -83,12 +83,11 @@ class ClusterMember:
         data = b"{}" if before is None else before.data
         await self._pass_epochs()
         start, is_latest = await home.new_start(znodes.start(data))
+        is_latest &= home.pulse >= znodes.pulse(await store.read(paths.lease(broker)))
         elsewhere = self._is_elsewhere(data)
         is_old = not (is_latest or elsewhere)
         if is_old:
-            text = (
-                "the broker has registered since with another copy of this folder: it copies what it lacks from others"
-            )
+            text = "the broker has run since with another copy of this folder: it copies what it lacks from others"
             self._report("old_folder", broker=broker, text=text)
         await self._exclude(emptied=elsewhere, shortened=not is_latest or self._is_rebooted(data))
         await self._make_way()
@@ -185,19 +184,21 @@ class ClusterMember:
         return self._mirror.is_over or found is None or found.epoch != self.epoch
 
     async def _renew(self) -> None:
-        path = paths.lease(self._broker)
-        write: Operation = Put(path, b"")
+        path, exists = paths.lease(self._broker), True
         while True:
             sent = trio.current_time() * 1000
+            self._home.beat()
+            data = znodes.lease(self._home.pulse)
+            write: Operation = Put(path, data) if exists else Create(path, data)
             try:
                 await self._mirror.multi([Check(paths.broker(self._broker)), write])
             except RefusedMulti as error:
-                write = Create(path) if error.why is Refusal.NO_NODE and error.index == 1 else Put(path, b"")
+                exists = not (error.why is Refusal.NO_NODE and error.index == 1)
             except (ConnectionLost, StorageError):
                 pass
             else:
                 self.lease.answered(sent)
-                write = Put(path, b"")
+                exists = True
             await trio.sleep(max(0.0, (sent + RENEW_MS) / 1000 - trio.current_time()))
 
 

@@ -36,6 +36,13 @@ class HomePort(Protocol):
     async def new_start(self, registered: str) -> tuple[str, bool]:
         """As `LocalReplicas.new_start`."""
 
+    @property
+    def pulse(self) -> int:
+        """The count of `store.pulse.Pulse`."""
+
+    def beat(self) -> None:
+        """To be called again and again while the broker is registered: raises the count from time to time."""
+
     def has_lost(self, topic: TopicImage, index: int) -> Loss | None:
         """What this folder may have lost of a partition that others count on."""
 

@@ -45,12 +45,13 @@ def has_died(broker: BrokerProcess) -> bool:
 
 def run(arguments: list[str]) -> int:
     from krappy.broker.partition.follower import Follower
-    from krappy.broker.replication import failed_logs
+    from krappy.broker.replication import failed_logs, home
     from krappy.broker.replication.assignments import Assignments
     from krappy.broker.replication.replica_logs import ReplicaLogs
     from krappy.cluster.member import ClusterMember
 
     failed_logs.RETRY_S, failed_logs.ANEW_S, failed_logs.WAIT_S = 2.0, 4.0, 2.0
+    home.PULSE_S = 0.5
     file = _file(Path(arguments[arguments.index("--data") + 1]))
 
     def may_die(step: str) -> None:

@@ -9,10 +9,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 from krappy import blocking
 from krappy.cli.main import run
+from krappy.core.cluster import paths
 from krappy.records import batch
+from krappy.store.format import PULSE
 from krappy.store.local_replicas import STARTS, LocalReplicas
 from krappy.store.meta import Meta
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers, start_registered
@@ -197,6 +200,45 @@ def test_an_old_copy_of_the_data_folder(cluster: ClusterProcesses, had: int) -> 
     comes_first(cluster, leader)
     assert leader.events("old_folder")
     cluster.until_in_sync("t")
+    assert read(cluster) == VALUES
+
+
+def pulse_of(data: Path) -> int:
+    """The count that a data folder has."""
+    return int.from_bytes((data / PULSE).read_bytes(), "big")
+
+
+def pulse_told(cluster: ClusterProcesses, broker: BrokerProcess) -> int:
+    """The count that ZooKeeper was told of."""
+    kazoo = KazooClient(hosts=broker.settings["zookeeper_connect"])
+    kazoo.start(LONG_S)
+    try:
+        return int(kazoo.get(paths.lease(int(str(broker.settings["broker_id"]))))[0])
+    finally:
+        kazoo.stop()
+        kazoo.close()
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_an_old_copy_of_a_data_folder_in_use(cluster: ClusterProcesses, first: bool) -> None:
+    """It was made while the broker ran, which has not registered since. `first`: the broker with the copy comes back
+    before all others; else the others go on meanwhile."""
+    leader = add(cluster, VALUES[:50])
+    old = leader.data.with_name("old")
+    shutil.copytree(leader.data, old)
+    add(cluster, VALUES[50:])
+    wait_until(lambda: pulse_told(cluster, leader) > pulse_of(old), "the copy is old")
+    for broker in cluster.brokers.values():
+        if first or broker is leader:
+            broker.kill()
+    shutil.rmtree(leader.data)
+    old.rename(leader.data)
+    if first:
+        starts_and_dies(leader, EXCLUDES)
+    comes_first(cluster, leader)
+    assert leader.events("old_folder")
+    cluster.until_in_sync("t")
+    leads_alone(cluster, leader)
     assert read(cluster) == VALUES
 
 

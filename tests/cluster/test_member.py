@@ -63,10 +63,13 @@ class MemoryHome:
     seen_epoch: Callable[[TopicImage, int], int]
     boot: str = ""
     away: bool = False
+    pulse: int = 0
     moved: Signal = field(default_factory=Signal)
 
     async def new_start(self, registered: str) -> tuple[str, bool]:
         return "", True
+
+    def beat(self) -> None: ...
 
     def told(self) -> None: ...
 

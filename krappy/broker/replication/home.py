@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
+
+import trio
 
 from krappy.broker.replication.joining import boot_id
 from krappy.broker.replication.replica_logs import ReplicaLogs
 from krappy.core.cluster.image import TopicImage
 from krappy.core.cluster.registration import Loss
 from krappy.core.epochs import is_far
+from krappy.store.pulse import Pulse
 from krappy.waiting import Signal
 
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
+
+PULSE_S = 5.0  # an old copy of the data folder that lacks less than this may not be noticed
 
 
 class Home:
     """Implements `HomePort`."""
 
     def __init__(
-        self, runtime: Runtime, logs: ReplicaLogs, directory: str, endpoints: Mapping[str, tuple[str, int]]
+        self,
+        runtime: Runtime,
+        logs: ReplicaLogs,
+        directory: str,
+        pulse: Pulse,
+        endpoints: Mapping[str, tuple[str, int]],
     ) -> None:
-        self._runtime, self._logs = runtime, logs
+        self._runtime, self._logs, self._pulse = runtime, logs, pulse
+        self._beats_at = -math.inf  # on trio's clock
         self.directory, self.endpoints = directory, endpoints
         self.boot = "" if runtime.fsync else boot_id()
 
@@ -34,6 +46,19 @@ class Home:
     @property
     def away(self) -> bool:
         return self._runtime.room.away
+
+    @property
+    def pulse(self) -> int:
+        return self._pulse.count
+
+    def beat(self) -> None:
+        if trio.current_time() >= self._beats_at:
+            self._beats_at = math.inf
+            self._runtime.spawn(self._beat)
+
+    async def _beat(self) -> None:
+        await self._runtime.in_thread(self._pulse.beat)
+        self._beats_at = trio.current_time() + PULSE_S
 
     async def new_start(self, registered: str) -> tuple[str, bool]:
         return await self._runtime.in_thread(partial(self._logs.replicas.new_start, registered))

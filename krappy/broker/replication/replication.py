@@ -23,7 +23,9 @@ from krappy.core.cluster.roles import Role
 from krappy.core.cluster.tree import RefusedMulti
 from krappy.errors import ConnectionLost, StorageError
 from krappy.store.catalog import LocalCatalog
+from krappy.store.format import PULSE
 from krappy.store.local_replicas import LocalReplicas
+from krappy.store.pulse import Pulse
 from krappy.types import TopicPartition
 from krappy.waiting import HANGS_S, wait_any
 
@@ -82,7 +84,9 @@ class Replication:
             *(runtime, cluster, self._changes, logs, internal), self._fetcher.set
         )
         await assignments.open()
-        cluster.join(Home(runtime, logs, await runtime.in_thread(replicas.directory), endpoints))
+        directory = await runtime.in_thread(replicas.directory)
+        pulse = await runtime.in_thread(lambda: Pulse(runtime.config.data / PULSE))
+        cluster.join(Home(runtime, logs, directory, pulse, endpoints))
 
     def may_read(self, topic: str, index: int, epoch: int) -> bool:
         """Whether it leads this partition, by all that it was told, in this leader epoch, and holds a read lease. A

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from krappy.core.cluster.document import Document
+from krappy.core.cluster.tree import Znode
 from krappy.core.security.acl import Acl, Pattern, Permission
 from krappy.core.security.operations import Op, Resource
 from krappy.types import id_of, text_id
@@ -157,6 +158,16 @@ def boot(data: bytes) -> str:
 def directory(data: bytes) -> str:
     """The id of the data folder of a broker that has registered; "" if it does not tell one. Raises ValueError."""
     return Document.of(data).text("directory_id", "") or ""
+
+
+def lease(pulse: int) -> bytes:
+    """`pulse`: the count of the broker's data folder (`store.pulse`)."""
+    return b"%d" % pulse
+
+
+def pulse(lease: Znode | None) -> int:
+    """The count that a broker's lease tells; 0 if it tells none."""
+    return int(lease.data) if lease is not None and lease.data.isdigit() else 0
 
 
 def controller(broker: int, epoch: int) -> bytes:
