@@ -250,6 +250,16 @@ class ClusterProcesses:
             f"all replicas of {topic} are in sync",
         )
 
+    def until_led(self, topic: str) -> None:
+        """Waits until each partition of a new topic has a leader that takes requests: a broker may begin to lead a
+        moment after all know that it is the leader."""
+        for index in self.partitions(topic):
+            wait_until(partial(self._is_led, topic, index), f"{topic}-{index} is led")
+
+    def _is_led(self, topic: str, index: int) -> bool:
+        leader = self.partitions(topic)[index].leader
+        return leader in self.running and self.look(leader, lambda raw: raw.fetch(topic, 0, index))["error_code"] == 0
+
     def spread(self, topic: str) -> None:
         """Lets the first replica of each partition lead, so that each broker leads partitions of the topic again. The
         first replicas must be in sync."""

@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -53,14 +52,7 @@ def cluster(lasting: ClusterProcesses) -> Iterator[ClusterProcesses]:
 def make(cluster: ClusterProcesses, name: str, *assigned: list[int]) -> None:
     [made] = cluster.admin.create_topics([NewTopic(name, len(assigned), replica_assignment=list(assigned))]).values()
     made.result(LONG_S)
-    wait_until(lambda: all(each.leader > 0 for each in cluster.partitions(name).values()), "it is led", LONG_S)
-    for index, each in cluster.partitions(name).items():
-        with cluster.asked(each.leader) as raw:  # it may begin to lead a moment after it knows that it is the leader
-            wait_until(partial(_is_led, raw, name, index), f"{name}-{index} is led", LONG_S)
-
-
-def _is_led(leader: Raw, topic: str, index: int) -> bool:
-    return bool(leader.fetch(topic, 0, index)["error_code"] == 0)
+    cluster.until_led(name)
 
 
 def test_producers_transactions_and_jobs(cluster: ClusterProcesses, client: blocking.Client, tmp_path: Path) -> None:

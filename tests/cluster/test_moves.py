@@ -26,6 +26,7 @@ def make(cluster: ClusterProcesses, name: str, *replicas: int, **config: str) ->
             lambda id=id: any(each["topic"] == name for each in cluster.events(id, "topic_created")),  # type: ignore[misc]
             f"broker {id} knows {name}",
         )
+    cluster.until_led(name)
 
 
 def reassign(

@@ -274,8 +274,7 @@ def make_at(cluster: ClusterProcesses, topic: str, replicas: list[int]) -> None:
     [made] = cluster.admin.create_topics([NewTopic(topic, 1, replica_assignment=[replicas])]).values()
     made.result(30)
     wait_until(lambda: (found := cluster.topic(topic)) is not None and found.partitions[0].leader == replicas[0], topic)
-    with cluster.asked(replicas[0]) as raw:  # it may begin to lead a moment after it knows that it is the leader
-        wait_until(lambda: raw.fetch(topic, 0)["error_code"] == Code.NONE, f"{topic} is led")
+    cluster.until_led(topic)
 
 
 def take_all(client: blocking.Client, topic: str, group: str, values: list[bytes]) -> None:
