@@ -1,10 +1,12 @@
-"""Which topic a partition's folder belongs to: its file `partition.metadata`, as in Kafka (KIP-516).
+"""Which partition a folder belongs to: its file `partition.metadata`, as in Kafka (KIP-516), with one more line.
 
     version: 0
     topic_id: 5vJY2mJxSJu0ZZ5iVTvfQg
+    partition: 3
 
 A new topic under an old name has another id, so it never adopts the old topic's events. The file is written, without a
-sync, when a folder without one is opened. A missing or unreadable file is ignored.
+sync, when a folder is opened that has none, or one of an earlier version, which had no line for the partition. A
+missing or unreadable file is ignored.
 """
 
 from __future__ import annotations
@@ -19,33 +21,48 @@ from krappy.errors import StorageError
 from krappy.store.disk import OS_DISK
 from krappy.store.format import IDENTITY, LOG, SET_ASIDE, SWAP
 
-_TEXT = re.compile(rb"version: 0\ntopic_id: ([A-Za-z0-9_-]{22})\n")
+_TEXT = re.compile(rb"version: 0\ntopic_id: ([A-Za-z0-9_-]{22})\n(partition: ([0-9]+)\n)?")
 
 
 def owner(folder: Path) -> str | None:
-    """The id of the topic that a folder belongs to, as Kafka writes ids; None: not known."""
+    """The id of the topic that a folder belongs to, as Kafka writes ids; None: not known. If it is another partition
+    than the folder's name says, that follows the id."""
+    found = _read(folder)
+    if found is None:
+        return None
+    topic_id, index = found[1].decode(), found[3]
+    return topic_id if index in (None, _index(folder)) else f"{topic_id}, partition {index.decode()}"
+
+
+def _read(folder: Path) -> re.Match[bytes] | None:
     try:
-        found = _TEXT.match((folder / IDENTITY).read_bytes())
+        return _TEXT.match((folder / IDENTITY).read_bytes())
     except OSError:
         return None
-    return None if found is None else found[1].decode()
+
+
+def _index(folder: Path) -> bytes:
+    """The partition that the folder's name says: it is TOPIC-INDEX, or with more behind a point."""
+    return folder.name.rpartition("-")[2].partition(".")[0].encode()
 
 
 def claim(folder: Path, topic_id: str) -> None:
-    """To be called before the log in the folder is opened. Raises StorageError when the folder is another topic's."""
+    """To be called before the log in the folder is opened. Raises StorageError if the folder is another partition's."""
     found = owner(folder)
     if found is not None and found != topic_id:
         raise StorageError(
-            f"{folder} belongs to another topic: its id is {found}, and not {topic_id}. Move the folder away, and look "
-            "into it with `krappy doctor`"
+            f"{folder} belongs to another topic or partition: the topic's id is {found}, and not {topic_id}. Move the "
+            "folder away, and look into it with `krappy doctor`"
         )
 
 
 def mark(folder: Path, topic_id: str) -> None:
-    """Writes the topic's id to a folder without one. If the disk refuses, the next start writes it."""
-    if owner(folder) is None:
+    """Writes whose it is to a folder that does not tell it. If the disk refuses, the next start writes it."""
+    found = _read(folder)
+    if found is None or found[3] is None:
+        text = b"version: 0\ntopic_id: %s\npartition: %s\n" % (topic_id.encode(), _index(folder))
         with suppress(OSError):
-            OS_DISK.write_file(folder / IDENTITY, f"version: 0\ntopic_id: {topic_id}\n".encode(), sync=False)
+            OS_DISK.write_file(folder / IDENTITY, text, sync=False)
 
 
 def make_way(folders: Iterable[Path]) -> None:

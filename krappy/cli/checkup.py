@@ -136,7 +136,7 @@ def _check_partitions(
         found.partitions.append(partition)
         belongs = identity.owner(data / "topics" / partition.name)
         if belongs not in (None, text_id(each.topic_id)):
-            partition.problems.append(f"its folder belongs to another topic, with the id {belongs}")
+            partition.problems.append(f"its folder belongs to another topic or partition; the topic's id is {belongs}")
             continue
         record = reached.of(each.topic_id, each.index)
         _check_partition(data, partition, each.number, each.config, record, views, repair, tell)

@@ -27,16 +27,16 @@ from tests.broker.engine import as_killed, publish, read_all, running
 async def test_a_folder_names_its_topic_as_kafka_has_it(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 2, {})
-        told = f"version: 0\ntopic_id: {text_id(topic.id)}\n"
+        told = [f"version: 0\ntopic_id: {text_id(topic.id)}\npartition: {index}\n" for index in range(2)]
         for index in range(2):
-            assert (tmp_path / "topics" / f"t-{index}" / IDENTITY).read_text() == told
+            assert (tmp_path / "topics" / f"t-{index}" / IDENTITY).read_text() == told[index]
         await publish(topic.led(0), 3)
     (tmp_path / "topics" / "t-0" / IDENTITY).unlink()  # as a version before it left the folder
     (tmp_path / "topics" / "t-1" / IDENTITY).write_bytes(b"\0" * 40)  # as a loss of power may
     async with running(tmp_path) as broker:
         assert len(await read_all(broker.topic("t").led(0))) == 3
-        assert (tmp_path / "topics" / "t-0" / IDENTITY).read_text() == told
-        assert (tmp_path / "topics" / "t-1" / IDENTITY).read_text() == told
+        for index in range(2):
+            assert (tmp_path / "topics" / f"t-{index}" / IDENTITY).read_text() == told[index]
 
 
 @trio_test
@@ -55,7 +55,7 @@ async def test_events_that_nobody_claims_are_neither_taken_up_nor_deleted(tmp_pa
     shutil.copytree(left, left.with_name("grown-1"))
     async with running(tmp_path / "data", report) as broker:
         assert [(each["folder"], each["topic_id"]) for each in said if each["event"] == "folder_unclaimed"] == [
-            (str(left.with_name("grown-1")), id),
+            (str(left.with_name("grown-1")), f"{id}, partition 0"),
             (str(left), id),
         ]
         with pytest.raises(StorageError, match=r"t-0 holds events that belong to no topic"):
@@ -182,6 +182,28 @@ async def test_a_topic_does_not_open_anothers_folder(tmp_path: Path) -> None:
         await broker.changes.finish_deletions()
         assert not broker.catalog.deleting()
     assert identity.holds_events(a)
+
+
+@trio_test
+async def test_a_partition_does_not_open_anothers_folder(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", 2, {})
+        for index in range(2):
+            await publish(topic.led(index), 2)
+        id = text_id(topic.id)
+    a, b = (tmp_path / "topics" / f"t-{index}" for index in range(2))
+    (b / IDENTITY).write_text(f"version: 0\ntopic_id: {id}\n")  # as of an earlier version; the next start adds a line
+    async with running(tmp_path) as broker:
+        await publish(broker.topic("t").led(1), 1)
+    a.rename(a.with_name("x"))
+    b.rename(a)
+    a.with_name("x").rename(b)
+    async with running(tmp_path) as broker:
+        for index in range(2):
+            with pytest.raises(StorageError, match=f"{id}, partition {1 - index}, and not {id}"):
+                await publish(broker.topic("t").led(index), 1)
+    assert identity.holds_events(a)
+    assert identity.holds_events(b)
 
 
 @trio_test

@@ -110,7 +110,9 @@ def test_a_folder_of_another_topic_is_named_and_left_alone(doctor: Callable[...,
         found = doctor(*arguments)
         assert found.status == 1
         assert "mixed" not in found.json["problems"]
-        assert "its folder belongs to another topic, with the id AAAAAAAAAAAAAAAAAAAAAA" in problems(found)
+        assert "its folder belongs to another topic or partition; the topic's id is AAAAAAAAAAAAAAAAAAAAAA" in problems(
+            found
+        )
     assert number_of(data, "mixed") == before
 
 

@@ -131,6 +131,30 @@ def test_a_meta_database_that_is_gone(cluster: ClusterProcesses) -> None:
     assert read(cluster, "u") == [b"u"]
 
 
+def test_the_folder_of_another_partition(cluster: ClusterProcesses) -> None:
+    """It stands in the place of a partition's own, and has as many events. Its broker comes back before all others."""
+    with blocking.connect(cluster.native, timeout=LONG_S) as client:
+        client.create_topic("t", 2)
+        cluster.until_in_sync("t")
+        with client.producer("t") as producer:
+            for value in VALUES:
+                for index in range(2):
+                    producer.send(value, key=b"%d" % index, partition=index).result(LONG_S)
+    broker = cluster.brokers[cluster.partitions("t")[0].leader]
+    for each in cluster.brokers.values():
+        each.kill()
+    own, other = folder(broker), broker.data / "topics" / "t-1"
+    shutil.rmtree(own)
+    shutil.copytree(other, own)
+    starts_and_dies(broker, EXCLUDES)
+    comes_first(cluster, broker)
+    assert broker.events("replica_lost")
+    cluster.until_in_sync("t")
+    with blocking.connect(cluster.native, timeout=LONG_S) as client, client.consumer("t", end="now") as consumer:
+        seen = [(event.partition, event.key, event.value) for event in consumer]
+    assert sorted(seen) == sorted((index, b"%d" % index, value) for value in VALUES for index in range(2))
+
+
 def test_a_folder_and_a_note_that_cant_be_read(cluster: ClusterProcesses) -> None:
     """Only these replicas have a problem, and not their broker."""
     with blocking.connect(cluster.native, timeout=LONG_S) as client:
@@ -209,11 +233,12 @@ def pulse_of(data: Path) -> int:
 
 
 def pulse_told(cluster: ClusterProcesses, broker: BrokerProcess) -> int:
-    """The count that ZooKeeper was told of."""
+    """The count that ZooKeeper was told of; 0: none yet."""
     kazoo = KazooClient(hosts=broker.settings["zookeeper_connect"])
     kazoo.start(LONG_S)
     try:
-        return int(kazoo.get(paths.lease(int(str(broker.settings["broker_id"]))))[0])
+        path = paths.lease(int(str(broker.settings["broker_id"])))
+        return int(kazoo.get(path)[0]) if kazoo.exists(path) else 0
     finally:
         kazoo.stop()
         kazoo.close()
