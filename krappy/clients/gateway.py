@@ -106,7 +106,7 @@ class Gateway:
         raise RequestTimeout(f"no answer for {self._timeout:g} s: the event may have been written")
 
     async def _published(self, core: Producing, partition: int, record: Record, expect: int | None) -> Receipt:
-        if core.full:
+        if not core.takes():
             await core.room()
         wanted: Expected | None = "absent" if expect == ABSENT else expect
         return await core.add(

@@ -18,6 +18,7 @@ from krappy.records import codecs
 from krappy.types import Headers
 
 D = TypeVar("D", bound=Promise[Any])
+LOOKS = (0.0, 0.05, 0.2)  # pauses before looks for an added partition; the first answer may be older than it
 CODECS = {None: codecs.NONE, "gzip": codecs.GZIP, "snappy": codecs.SNAPPY, "lz4": codecs.LZ4, "zstd": codecs.ZSTD}
 
 
@@ -58,12 +59,20 @@ class Producing(Sending):
         """The timestamp (ms) for events that are sent without one."""
         return self._runtime.wall_ms()
 
-    @property
-    def full(self) -> bool:
-        return self._accumulator.full
+    def takes(self, partition: int | None = None) -> bool:
+        """Whether the buffer has room and the partition is known. If not, `room` waits for that."""
+        return not self._accumulator.full and not self._is_new(partition)
 
-    async def room(self) -> None:
-        """Back-pressure: waits until the buffer has room. Raises ConnectionLost when the producer is closed."""
+    def _is_new(self, partition: int | None) -> bool:
+        return type(partition) is int and partition >= self._accumulator.partitions
+
+    async def room(self, partition: int | None = None) -> None:
+        """Back-pressure: waits until the buffer has room. A partition that is not known may have been added: then it
+        asks for that first. Raises ConnectionLost when the producer is closed."""
+        for pause in LOOKS:
+            if self._is_new(partition):
+                await self._runtime.sleep(pause)
+                await self.recount().wait(self._link.timeout)
         place = object()  # its key in `_line`
         try:
             while True:

@@ -35,6 +35,7 @@ from krappy.errors import (
 from krappy.wire import messages
 
 Registered = messages.ProducerRegistered | messages.Staged
+LOOKING = 0.05  # seconds between two looks for partitions that were added, when the first could not be made
 NEW_TOPIC = 0.05  # seconds after which a broker is asked again for a topic that it does not know yet
 FINDING = 5.0  # seconds that a broker has to take a registration, while other brokers take batches
 SLOWER = 4  # a broker that takes long gets so many times as long, at most
@@ -60,7 +61,7 @@ class Sending:
         self._finding = False  # a task looks for ways
         self._patience = FINDING  # twice as long after each registration that was not answered in time
         self._refresh = 0.0  # when to register anew
-        self._recounting = False  # whether to register anew although there is nothing to send
+        self._counting: ClientSignal | None = None  # set when registered anew, which is to be although nothing is sent
         self._topic_id = ""  # of the topic that is registered; "": not known
         self._deleted = False  # whether that topic was deleted
         self._wake = self._runtime.signal()
@@ -95,6 +96,7 @@ class Sending:
             self._wake.set()
             for turn in self._line.values():
                 turn.set()
+            self._counted()
         self._tell()
         for route in {self._main, *(() if self._routes is None else self._routes.all())}:
             self._unregister(route)
@@ -120,12 +122,14 @@ class Sending:
                 self._expire()
                 if self._link.closed:
                     return
-                if (self._recounting or not self._accumulator.empty) and (
+                if (self._counting is not None or not self._accumulator.empty) and (
                     self._finds_ways() or await self._registered(now)
                 ):
                     await self._send()
                 with self._lock:
                     due = self._accumulator.next_due(None if self._routes is None else self._routes.ready)
+                    if self._counting is not None and due is None:
+                        due = now + LOOKING
                 await wake.wait(None if due is None else max(0.0, due - self._runtime.now()))
         finally:
             self.close()
@@ -150,6 +154,7 @@ class Sending:
     def _fail_all(self, failure: KrappyError) -> None:
         with self._lock:
             self._accumulator.fail_all(failure)
+            self._counted()
         self._tell()
 
     async def _register(self, deadline: float) -> bool:
@@ -181,7 +186,7 @@ class Sending:
         with self._lock:
             self._patience = FINDING
             old, self._main = self._main, Route(link, generation, answer.handle)
-            self._refresh, self._recounting = self._runtime.now() + REFRESH, False
+            self._refresh = self._runtime.now() + REFRESH
             if old.lives and (self._routes is None or old not in self._routes.all()):
                 self._unregister(old)
             if self._closing:  # in the meantime: `close` ended only the old registration
@@ -190,6 +195,7 @@ class Sending:
             self._accumulator.registered(
                 answer.partitions, answer.producer_id, answer.producer_epoch, answer.max_message_bytes
             )
+            self._counted()
             if deleted and answer.partitions != count:  # what waits was given a partition of the earlier topic's
                 text = f"the topic '{self.topic}' was deleted, and made anew with {answer.partitions} partitions"
                 self._accumulator.fail_all(UnknownTopic(f"{text}, where it had {count}: send this again"))
@@ -201,11 +207,21 @@ class Sending:
                 self._topic_id = "" if known is None else known.id
         return True
 
-    def recount(self) -> None:
-        """Soon learns of partitions that were added, and does not wait for the next time that it would look."""
+    def recount(self) -> ClientSignal:
+        """Soon learns of partitions that were added, and does not wait for the next time that it would look. The signal
+        is set after that, or when it is in vain."""
         with self._lock:
-            self._refresh, self._recounting = 0.0, True
+            self._refresh = 0.0
+            self._counting = counting = self._counting or self._runtime.signal()
             self._wake.set()
+            if self._closing or self._link.closed:
+                self._counted()
+        return counting
+
+    def _counted(self) -> None:
+        if self._counting is not None:
+            self._counting.set()
+            self._counting = None
 
     def _be_patient(self) -> None:
         """Gives the next registrations more time. An answer that comes too late is lost: else a busy broker would be

@@ -329,6 +329,26 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("krappy.clients.reading.MAX_WAIT", 50)
 
 
+async def test_a_partition_that_was_added_may_be_named_at_once(address: str, topic: str) -> None:
+    async with krappy.connect(address) as client:
+        await client.create_topic(topic)
+        async with (
+            client.producer(topic) as sender,
+            client.producer(topic) as columns,
+            client.stage(topic, job=topic, task=0, attempt=0) as stage,
+        ):
+            await client.alter_topic(topic, partitions=3)
+            assert (await sender.send("x", partition=1)).partition == 1
+            assert [each.partition for each in await columns.send_columns(None, ["x"], partition=2)] == [2]
+            await stage.send("x", partition=1)
+            await client.commit_staged(topic, [await stage.seal()])
+            async with client.consumer(topic, end="now") as consumer:
+                assert sorted([event.partition async for event in consumer]) == [1, 1, 2]
+            for wrong in (-1, 3):
+                with pytest.raises(krappy.UnknownPartition):
+                    await sender.send("x", partition=wrong)
+
+
 async def test_partitions_that_are_added_are_found(address: str, topic: str, eager: None) -> None:
     async with krappy.connect(address) as client:
         await client.create_topic(topic)

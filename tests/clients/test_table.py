@@ -268,6 +268,21 @@ async def test_an_update_writes_where_the_key_stands(address: str, topic: str) -
         assert [entry.value if entry else None for entry in found] == [b"12"] * 8
 
 
+@alone
+async def test_an_update_follows_a_key_into_a_partition_that_another_client_added(address: str, topic: str) -> None:
+    keys = [b"%d" % number for number in range(8)]
+    async with krappy.connect(address) as client, krappy.connect(address) as other:
+        table = client.table(topic)
+        await table.put("first", "1")
+        await other.alter_topic(topic, partitions=4)
+        for key in keys:
+            await other.table(topic).put(key, "1")
+            await table.update(key, lambda value: (value or b"") + b"2")
+        found = await table.get_many(keys)
+        assert [entry.value if entry else None for entry in found] == [b"12"] * 8
+        assert {entry.partition for entry in found if entry} == {0, 1, 2, 3}
+
+
 async def test_an_update_gives_up_after_the_timeout(address: str, topic: str) -> None:
     async with krappy.connect(address) as client, krappy.connect(address, timeout=2) as hasty:
         table = client.table(topic)

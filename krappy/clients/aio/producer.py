@@ -132,8 +132,8 @@ class TopicProducer(Sender[Producing]):
         waits for all deliveries. A callback of a delivery must not wait for the client.
         """
         core = self._core
-        if core.full:
-            await core.room()
+        if not core.takes(partition):
+            await core.room(partition)
         return core.add(Delivery[Receipt](self._failures), value, key, headers, timestamp, partition, expect)
 
     async def send_columns(
@@ -164,8 +164,8 @@ class TopicProducer(Sender[Producing]):
     ) -> Delivery[list[Stored]]:
         """As `send_columns`, but only waits for room in the buffer."""
         core = self._core
-        if core.full:
-            await core.room()
+        if not core.takes(partition):
+            await core.room(partition)
         delivery = Delivery[list[Stored]](self._failures)
         return core.add_columns(delivery, keys, values, headers=headers, timestamps=timestamps, partition=partition)
 

@@ -61,7 +61,7 @@ class Stage(Sender[StagingProducing]):
         Raises InvalidRecord and UnknownPartition for this event, InvalidRequest when sealed, and the first error of an
         event before it.
         """
-        core = await self._ready()
+        core = await self._ready(partition)
         core.add(Delivery[Receipt](self._failures), value, key, headers, timestamp, partition)
         core.count(1)
 
@@ -75,17 +75,17 @@ class Stage(Sender[StagingProducing]):
         partition: int | None = None,
     ) -> None:
         """Stages many events, given as columns of equal length: the fast path. Waits and raises as `send`."""
-        core = await self._ready()
+        core = await self._ready(partition)
         delivery = Delivery[list[Stored]](self._failures)
         core.add_columns(delivery, keys, values, headers=headers, timestamps=timestamps, partition=partition)
         core.count(len(values))
 
-    async def _ready(self) -> StagingProducing:
+    async def _ready(self, partition: int | None) -> StagingProducing:
         core = self._core
         core.check()
         self._failures.check()
-        if core.full:
-            await core.room()
+        if not core.takes(partition):
+            await core.room(partition)
         return core
 
     async def seal(self) -> str:

@@ -93,8 +93,8 @@ class Table:
 
         wanted = key_bytes(key)
         core = await writer(self._connection.router, self.topic)
-        if core.full:
-            await core.room()
+        if not core.takes(partition := more.get("partition")):
+            await core.room(partition)
         delivery = core.add(Delivery[Receipt](), value, wanted, **more)
         return await delivery
 

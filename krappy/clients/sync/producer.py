@@ -117,8 +117,8 @@ class TopicProducer(Sender[Producing]):
         waits for all deliveries. A callback of a delivery must not wait for the client.
         """
         core = self._core
-        if core.full:
-            run(core.room())
+        if not core.takes(partition):
+            run(core.room(partition))
         return core.add(Delivery[Receipt](self._failures), value, key, headers, timestamp, partition, expect)
 
     post = send  # as the async one is called
@@ -151,8 +151,8 @@ class TopicProducer(Sender[Producing]):
     ) -> Delivery[list[Stored]]:
         """As `send_columns`, but only waits for room in the buffer."""
         core = self._core
-        if core.full:
-            run(core.room())
+        if not core.takes(partition):
+            run(core.room(partition))
         delivery = Delivery[list[Stored]](self._failures)
         return core.add_columns(delivery, keys, values, headers=headers, timestamps=timestamps, partition=partition)
 

@@ -96,8 +96,8 @@ class Table:
 
         wanted = key_bytes(key)
         core = run(writer(self._connection.router, self.topic))
-        if core.full:
-            run(core.room())
+        if not core.takes(partition := more.get("partition")):
+            run(core.room(partition))
         delivery = core.add(Delivery[Receipt](), value, wanted, **more)
         return delivery.result()
 
