@@ -26,7 +26,7 @@ from krappy.handlers.kafka.fetch_work import Reads, answered, never_late, read_a
 from krappy.handlers.kafka.leader_hints import LeaderHints
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.replica_fetch import fetch_for_replica, replica_of
-from krappy.handlers.kafka.sources import topic_of, wrong_epoch
+from krappy.handlers.kafka.sources import topic_read, wrong_epoch
 from krappy.handlers.waits import bounded_ms
 from krappy.ports import KafkaSessionPort, Raw, SourcePort, SourceTopicPort
 from krappy.wire.kafka import ApiKey, Code, code_for
@@ -100,7 +100,7 @@ class Fetch:
     def find(self) -> Iterator[None]:
         """Finds the partitions asked for; yields after each `MANY`, so that others have their turn."""
         for asked in self.request["topics"]:
-            topic = topic_of(self.session, asked["topic"], asked["topic_id"], self.by_id, Op.READ)
+            topic = topic_read(self.session, asked["topic"], asked["topic_id"], self.by_id)
             found: list[Wanted] = []
             self.topics.append((asked, found))
             for partition in asked["partitions"]:

@@ -16,6 +16,9 @@ from krappy.handlers.kafka.rows import FEW
 from krappy.ports import KafkaSessionPort, LeaderPort, SourcePort, SourceTopicPort, TopicPort
 from krappy.wire.kafka import UUID_ZERO, Code, code_for
 
+READ_BY_ID = "read by id"  # in a session's state: the names of topics that were read from, by their ids
+MOST_REMEMBERED = 1000  # of them
+
 
 def topic_named(session: KafkaSessionPort, name: str, op: Op) -> SourceTopicPort | None:
     """The topic, or what the special name stands for; or None. Raises AuthorizationFailed."""
@@ -44,6 +47,21 @@ def topic_of(session: KafkaSessionPort, name: str, id: bytes, by_id: bool, op: O
         return (None if id == UUID_ZERO else topic_by_id(session, id, op)) or Code.UNKNOWN_TOPIC_ID
     except AuthorizationFailed as error:
         return code_for(error)
+
+
+def topic_read(session: KafkaSessionPort, name: str, id: bytes, by_id: bool) -> SourceTopicPort | Code:
+    """As `topic_of`, to read from it. To whoever has read from a topic by its id on this connection, and may not
+    describe it any more, it is not unknown: he is told that he has no right to it, whether it exists or not. Consumers
+    of librdkafka tell nobody that an id is unknown."""
+    topic = topic_of(session, name, id, by_id, Op.READ)
+    if by_id and session.access.sees is not None:
+        names: dict[bytes, str] = session.state.setdefault(READ_BY_ID, {})
+        if not isinstance(topic, Code):
+            if len(names) < MOST_REMEMBERED:
+                names[topic.id] = topic.name
+        elif id in names and found(session, names[id], Op.READ) is Code.TOPIC_AUTHORIZATION_FAILED:
+            return Code.TOPIC_AUTHORIZATION_FAILED
+    return topic
 
 
 def found(session: KafkaSessionPort, name: str, op: Op) -> SourceTopicPort | Code:

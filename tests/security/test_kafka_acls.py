@@ -10,6 +10,7 @@ from krappy.core.security.acl import Acl
 from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
 from krappy.records import batch
 from krappy.wire.kafka import RANGES, ApiKey, Code
+from tests.kafka.raw import Raw, fetch
 from tests.process import krappy
 from tests.security.guarded import NOBODY, Guarded, filtered, rule
 
@@ -109,6 +110,30 @@ def test_produce_and_fetch(guarded: Guarded) -> None:
         guarded.allow(rule(Resource.TOPIC, "*", Op.READ, deny=True))
         assert raw.fetch("pf", 0)["error_code"] == Code.TOPIC_AUTHORIZATION_FAILED
         assert raw.produce("pf", ONE)["error_code"] == 0
+    guarded.take_away()
+
+
+def test_who_has_read_a_topic_by_its_id_is_told_that_the_right_is_gone(guarded: Guarded) -> None:
+    """Whether the topic is still there or not. Others are told that the id is unknown."""
+    id = guarded.admin.make("read-once")
+    deleted = {"topics": [{"name": "read-once", "topic_id": bytes(16)}], "timeout_ms": 10_000}
+    newest = RANGES[ApiKey.FETCH][1]
+
+    def fetched(raw: Raw) -> int:
+        [answer] = raw.ask(ApiKey.FETCH, fetch([(id, 0, 0)]), newest)["responses"]
+        return int(answer["partitions"][0]["error_code"])
+
+    with guarded.kafka() as raw, guarded.kafka() as other:
+        assert fetched(raw) == Code.UNKNOWN_TOPIC_ID
+        guarded.allow(rule(Resource.TOPIC, "read-once", Op.READ))
+        assert fetched(raw) == 0
+        guarded.take_away()
+        assert (fetched(raw), fetched(other)) == (Code.TOPIC_AUTHORIZATION_FAILED, Code.UNKNOWN_TOPIC_ID)
+        [gone] = guarded.admin.ask(ApiKey.DELETE_TOPICS, deleted)["responses"]
+        assert gone["error_code"] == 0
+        assert (fetched(raw), fetched(other)) == (Code.TOPIC_AUTHORIZATION_FAILED, Code.UNKNOWN_TOPIC_ID)
+        guarded.allow(rule(Resource.TOPIC, "read-once", Op.READ))
+        assert fetched(raw) == Code.UNKNOWN_TOPIC_ID
     guarded.take_away()
 
 
