@@ -30,7 +30,7 @@ class Links:
     ) -> None:
         self.home = home
         self.known = known
-        self._open_link = open_link
+        self.open_link = open_link
         self._opened = opened
         self._by_id: dict[int, Link] = {}
         self._home_at = -1, -1  # a generation of `home`, and the id of the broker that answered it
@@ -62,7 +62,7 @@ class Links:
                     raise ConnectionLost(self.home.trouble)
                 if found is not None:
                     found.close()
-                found = self._by_id[broker.id] = self._open_link(broker.address)
+                found = self._by_id[broker.id] = self.open_link(broker.address)
             if not found.begun:  # it is new, or whoever made it was interrupted
                 self._opened(found, broker.id)
                 found.begin()

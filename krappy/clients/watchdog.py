@@ -6,18 +6,23 @@ comes, the broker is pinged. If it does not answer that either, other brokers ar
 others, or do not count it as one of the cluster any more, the connection to the hanging one counts as lost. Then what
 waits there goes to the new leaders and coordinators, as after any loss.
 
-A broker that only takes long still answers pings. A leader that nobody has replaced keeps its connections: sending a
-request again would help nobody. A broker that hangs and leads nothing, as far as is known, is left after some seconds
-in any case: any other will do as `home`, or tells who coordinates a group. These seconds are more, because the leases
-of a member end with its connection.
+It may be the connection alone that is dead, as when something between forgot it, or drops the packets of one direction.
+So the client connects to the hanging broker once more. If that is answered, and the old connection still brings nothing
+a second later, the old one counts as lost.
+
+A broker that only takes long still answers pings. A leader that hangs, and that nobody has replaced, keeps its
+connections: sending a request again would help nobody. A broker that hangs and leads nothing, as far as is known, is
+left after some seconds in any case: any other will do as `home`, or tells who coordinates a group. These seconds are
+more, because the leases of a member end with its connection.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 
-from krappy.clients.backoff import chance
+from krappy.clients.backoff import Backoff, chance
 from krappy.clients.learning import Learning
 from krappy.clients.link import Link
 from krappy.clients.links import Links
@@ -26,6 +31,7 @@ from krappy.errors import KrappyError
 TICK = 0.5  # seconds between two looks, at least; up to twice as long, so that clients do not all ask at once
 SILENCE = 1.5  # seconds without a byte, while answers are waited for, after which a broker is pinged
 PATIENCE = 1.0  # seconds that it has to answer that; and that another one has to answer who leads
+RARELY = 30.0  # seconds between two new connections to a broker that goes on hanging, at most
 LONGEST = 3.0  # seconds that a broker without partitions has; with SILENCE, a little more than an election takes
 
 
@@ -39,6 +45,7 @@ class Watchdog:
         self._runtime = links.home.runtime
         self._brokers: dict[Link, int] = {}
         self._led: dict[Link, Mapping[tuple[str, int], int]] = {}  # of links that hang: who led when that was noticed
+        self._tried: set[Link] = set()  # links that hang, and whose brokers are connected to once more
         self._running = False
         self._turn = 0
 
@@ -79,11 +86,40 @@ class Watchdog:
         for link, broker in watched.items():
             if broker is not None and broker in hanging.values():
                 link.probe(None)  # nobody may wait there yet, and whoever came would wait in vain
+        for link in hanging:
+            self._try(link)
         self._led = {each: self._led.get(each) or self._leaders() for each in hanging}
         if hanging and (await self._learn(hanging) or not self._known.brokers):
             for link, broker in hanging.items():
                 if self._is_of_no_use(link, broker):
                     link.drop(f"{link.address} does not answer")
+
+    def _try(self, link: Link) -> None:
+        with self._runtime.lock:
+            if link in self._tried:
+                return
+            self._tried.add(link)
+        self._runtime.spawn(partial(self._connect_anew, link, link.generation), "krappy new connection")
+
+    async def _connect_anew(self, link: Link, generation: int) -> None:
+        """Until the link works, or is lost: connects to its broker anew. Ends the link if that works."""
+        home, backoff = self._links.home, Backoff(first=PATIENCE, longest=RARELY)
+        try:
+            while link.lives(generation) and link.silent(PATIENCE):
+                other = self._links.open_link(link.address)
+                try:
+                    with suppress(KrappyError):
+                        await other.open(LONGEST)
+                        await home.ends(PATIENCE)  # a broker that hung, and goes on, may answer here a little earlier
+                        if link.lives(generation) and link.silent(2 * PATIENCE):
+                            link.drop(f"{link.address} answers on a new connection, and not on the old one")
+                finally:
+                    other.close()
+                if await home.ends(backoff.pause()):
+                    return
+        finally:
+            with self._runtime.lock:
+                self._tried.discard(link)
 
     def _leaders(self) -> dict[tuple[str, int], int]:
         """By topic and partition, the broker that leads it, as far as is known."""

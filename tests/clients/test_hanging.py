@@ -169,6 +169,33 @@ async def test_a_slow_broker_that_leads_keeps_its_connections(several: Cluster) 
         assert not client._router.home.broken
 
 
+@pytest.mark.parametrize("alone", [True, False])
+async def test_a_connection_that_is_dead_is_left_although_its_broker_leads(several: Cluster, alone: bool) -> None:
+    """As when a firewall has forgotten the connection. `alone`: the client knows no other broker."""
+    several.create("t", 1)
+    addresses = several.addresses[:1] if alone else several.addresses
+    async with krappy.connect(addresses, timeout=60) as client, client.consumer("t", end=None) as consumer:
+        table = client.table("t")
+        await table.put(b"k", b"v")
+        assert (await anext(consumer)).value == b"v"
+        several.proxies[1].freeze()
+        with anyio.fail_after(20):
+            receipt = await table.put(b"k", b"w")
+            assert (await anext(consumer)).offset == receipt.offset == 1
+
+
+def test_the_blocking_client_leaves_a_dead_connection(several: Cluster) -> None:
+    several.create("t", 1)
+    with blocking.connect(several.addresses, timeout=60) as client:
+        table = client.table("t")
+        table.put(b"k", b"v")
+        several.proxies[1].freeze()
+        began = time.monotonic()
+        found = table.get(b"k")
+        assert found is not None
+        assert time.monotonic() - began < 20
+
+
 @pytest.mark.parametrize("anyio_backend", ["trio"])  # it takes long
 async def test_a_change_goes_to_a_third_broker_if_the_second_hangs(
     several: Cluster, monkeypatch: pytest.MonkeyPatch
