@@ -210,6 +210,8 @@ def write_txn_markers(
     if denied_on_cluster(session, op) is not None:
         return ends.denied()
     session.is_broker = session.broker.in_cluster and may_act
+    if not session.is_broker:
+        return ends.by_hand()
     if ends.count > FEW:
         return ends.in_turns()
     for _ in ends.begin():
@@ -264,6 +266,17 @@ class EndsAsked:
         later: Later[Message] = Later()
         later.resolve({"markers": told})
         return later
+
+    async def by_hand(self) -> Message:
+        """For a tool."""
+        partitions = [
+            TopicPartition(topic["name"], index)
+            for marker in self._markers
+            for topic in marker["topics"]
+            for index in topic["partition_indexes"]
+        ]
+        with self._session.access.ending(partitions):
+            return await self.in_turns()
 
     async def in_turns(self) -> Message:
         async with self._session.answering(COST * self.count):

@@ -29,6 +29,7 @@ from krappy.errors import AuthorizationFailed, InvalidTopic, SecurityDisabled, U
 from krappy.ports import MOST_LEASES, GroupFacts, Layer, Listed, MemberFacts, PartitionPort, StagedJobRow
 from krappy.ports.audit import Change
 from krappy.settings.topic_table import Changes
+from krappy.types import TopicPartition
 
 if TYPE_CHECKING:
     from krappy.broker.authorizer import Authorizer, OpenGrants, PrincipalGuard
@@ -394,6 +395,17 @@ class Access:
         for tools that abort what hangs (ALTER)."""
         self._check_cluster(op)
         return self._broker.participant
+
+    def ending(self, partitions: Iterable[TopicPartition]) -> AbstractContextManager[Change]:
+        """Around the end of transactions in these partitions, which somebody asks for by hand."""
+        named = {str(each): each for each in partitions}
+
+        def opened(name: str) -> dict[str, int] | None:
+            topic = self._topics.get(named[name].topic)
+            partition = None if topic is None else topic.local.get(named[name].partition)
+            return None if partition is None else {str(id): at for id, at in partition.stability.open.items()} or None
+
+        return self._audit.change("open transactions", list(named), opened)
 
     def transactions(self, op: Op) -> list[Transaction]:
         """The transactions of all transactional ids that this broker coordinates. Raises CoordinatorLoading."""

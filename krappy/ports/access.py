@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from krappy.core.cluster.placement import Placement
@@ -19,6 +20,7 @@ from krappy.ports.shares import ShareStatesPort
 from krappy.ports.tables import SnapshotsPort
 from krappy.ports.transactions import ParticipantPort, StagedJobRow, StagingPort, TransactionsPort
 from krappy.settings.topic_table import Changes, Given
+from krappy.types import TopicPartition
 
 
 class AclsPort(Protocol):
@@ -95,6 +97,7 @@ class AccessPort(Protocol):
     def transactions(self, op: Op) -> Sequence[Transaction]: ...
     def participant(self, name: str, op: Op) -> ParticipantPort: ...
     def participants(self, op: Op) -> ParticipantPort: ...
+    def ending(self, partitions: Iterable[TopicPartition]) -> AbstractContextManager[object]: ...
     def job(self, name: str, op: Op) -> StagingPort: ...
     def jobs(self, op: Op) -> Sequence[StagedJobRow]: ...
     def snapshots(self, id: str, op: Op) -> SnapshotsPort: ...

@@ -212,6 +212,12 @@ def user(name: str) -> dict[str, Any]:
     return {"deletions": [], "upsertions": [{"name": name, **secret}]}
 
 
+def aborted(name: str) -> dict[str, Any]:
+    """As kafka-transactions.sh asks for it."""
+    marker = {"producer_id": 1 << 40, "producer_epoch": 0, "transaction_result": False, "coordinator_epoch": 0}
+    return {"markers": [{**marker, "topics": [{"name": name, "partition_indexes": [0]}]}]}
+
+
 def reassigned(name: str) -> dict[str, Any]:
     parts = [{"partition_index": 0, "replicas": [0]}]
     return {"topics": [{"name": name, "partitions": parts}], "timeout_ms": 9000}
@@ -260,6 +266,7 @@ KAFKA: Mapping[str, Case] = {
     "DELETE_GROUPS native": Case(lambda name: {"groups_names": [name]}, group),
     "ALTER_SHARE_GROUP_OFFSETS": Case(moved, topic),
     "DELETE_SHARE_GROUP_OFFSETS": Case(lambda name: {"group_id": name, "topics": [{"topic_name": name}]}, shared_group),
+    "WRITE_TXN_MARKERS": Case(aborted, topic),
 }
 NATIVE: Mapping[str, Case] = {
     "CreateTopic": Case(lambda name: m.CreateTopic(name)),
@@ -291,7 +298,12 @@ HTTP: Mapping[str, Case] = {
     ),
 }
 # Their changes are not seen in `Leaving.state`.
-UNSEEN = {"ALTER_PARTITION_REASSIGNMENTS", "ALTER_SHARE_GROUP_OFFSETS", "DELETE_SHARE_GROUP_OFFSETS"}
+UNSEEN = {
+    "ALTER_PARTITION_REASSIGNMENTS",
+    "ALTER_SHARE_GROUP_OFFSETS",
+    "DELETE_SHARE_GROUP_OFFSETS",
+    "WRITE_TXN_MARKERS",
+}
 UNSEEN |= {"DELETE_GROUPS shared"}
 
 
