@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from krappy.server.sockets import has_left
-from krappy.tls import MOST_CERTIFICATES, PART, PIECE, TlsSocket
+from krappy.tls import MOST_CERTIFICATES, PART, PIECE, TlsSocket, client_context
 from tests.process import wait_until
 from tests.security.authority import Authority
 
@@ -285,3 +285,11 @@ def test_a_connection_that_was_sent_much_keeps_little(authority: Authority) -> N
         for pair in pairs:
             send(*pair)
         assert resident() - before < 100 * (64 << 10)
+
+
+def test_what_clients_refuse_does_not_depend_on_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default Python 3.13 refuses more certificates than its older versions and other clients."""
+    made = ssl.create_default_context()
+    made.verify_flags |= ssl.VERIFY_X509_STRICT
+    monkeypatch.setattr(ssl, "create_default_context", lambda cafile: made)
+    assert not client_context().verify_flags & ssl.VERIFY_X509_STRICT
