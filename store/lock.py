@@ -1,4 +1,8 @@
-"""One broker per data folder: an advisory lock that dies with its process."""
+"""One broker per data folder: an advisory lock that dies with its process.
+
+Nobody gets it for a backup. To open what is in there changes it, and other backups that share its files: then they
+can't be restored any more. And nobody would have fenced the producers whose transactions were open, as a restore does.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,17 @@ from pathlib import Path
 from krappy.errors import StorageError
 from krappy.store.disk import OS_DISK, PRIVATE
 
+LISTING = "backup.json"  # the last file of a backup
+
 
 class FolderLock:
     """Holds `folder/lock` (flock). The folder is created, durably, if it is missing. Raises StorageError when another
-    process holds the lock."""
+    process holds the lock, or the folder is a backup."""
 
     def __init__(self, folder: Path) -> None:
+        if (folder / LISTING).exists():
+            does = "`krappy restore` makes a data folder of it, and `krappy doctor --backup` checks it"
+            raise StorageError(f"{folder} is a backup: {does}")
         OS_DISK.settle(folder, PRIVATE)  # whatever the umask is: a new folder will hold all events
         self._fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:

@@ -17,9 +17,10 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from krappy.cli.errors import Failure
+from krappy.store import lock
 from krappy.store.disk import OS_DISK, PRIVATE
 
-LISTING = "backup.json"
+LISTING = lock.LISTING
 PARTS = ("views", "meta", "staging", "topics", "cluster")
 MOST_FILES = 1_000_000  # of a backup
 MOST_TOLD = 256 << 20  # bytes of a manifest, which has about 200 for each file

@@ -231,3 +231,22 @@ def test_a_folder_in_use_is_left_alone(small: Path, tmp_path: Path) -> None:
         done = krappy("backup", small, "--address", broker.address)
         assert done.returncode == 1
         assert b"not empty" in done.stderr
+
+
+def test_nobody_works_in_a_backup_as_if_it_were_a_data_folder(small: Path, tmp_path: Path) -> None:
+    """Whatever opens it changes it, and then it can't be restored any more."""
+    before = {file: file.read_bytes() for file in small.rglob("*") if file.is_file()}
+    for command in (
+        ["doctor", "--data", small],
+        ["doctor", "--data", small, "--repair"],
+        ["serve", "--data", small],
+        ["user", "list", "--data", small],
+        ["restore", small, "--data", small],
+    ):
+        refused = krappy(*command)
+        assert refused.returncode == 1, command
+        assert b"is a backup: `krappy restore` makes a data folder of it" in refused.stderr
+    assert {file: file.read_bytes() for file in small.rglob("*") if file.is_file()} == before
+    assert krappy("doctor", "--backup", small).returncode == 0
+    assert krappy("restore", small, "--data", tmp_path / "restored").returncode == 0
+    assert krappy("doctor", "--data", tmp_path / "restored").returncode == 0
