@@ -153,8 +153,7 @@ class Watching:
         if not self._parts:
             self._parts = [self._part(self._open_link(()), self._some, {})]
         [part] = self._parts
-        if not part.link.generation:
-            await part.link.open()
+        part.link.begin()
         deadline = self._runtime.now() + self._router.timeout
         while not part.asked:
             generation = await part.link.ready(deadline)

@@ -27,6 +27,7 @@ class Proxy:
         self._silent: list[socket.socket] = []
         self._frozen: set[socket.socket] = set()
         self._stalled: set[socket.socket] = set()
+        self.refused = 0
         self.accepted = 0
         self.dropped = 0  # bytes of answers that were not passed on
         self.holds = threading.Event()  # set once answers wait, after the bytes that `hold` was given
@@ -106,6 +107,7 @@ class Proxy:
             except OSError:
                 return
             if self._refusing:
+                self.refused += 1
                 near.close()
                 continue
             if self._hanging:

@@ -59,6 +59,7 @@ async def test_a_watch_that_met_an_error_does_not_wait_for_ever(lossy: Proxy, to
         with anyio.fail_after(20):
             assert isinstance(await anext(absent), krappy.SnapshotEnd)
         absent.close()
+    async with krappy.connect(lossy.address, timeout=0.5) as client:
         lossy.refuse()
         alone = client.table(topic).watch()
         for _ in range(2):

@@ -222,6 +222,38 @@ async def test_a_watch_keeps_added_partitions_over_losses(lossy: Proxy, address:
     assert sorted(seen) == [(partition, offset) for partition in range(3) for offset in range(20)]
 
 
+async def test_what_begins_while_no_broker_answers_waits_for_it(lossy: Proxy, topic: str) -> None:
+    """Each of these has a connection of its own, or one that was lost."""
+    async with krappy.connect(lossy.address) as client:
+        await client.create_topic(topic)
+        table = client.table(topic)
+        await table.put("k", "1")
+
+        async def watch() -> None:
+            async with table.watch() as watch:
+                entry = await anext(watch)
+                assert isinstance(entry, krappy.Entry)
+                assert entry.value == b"1"
+
+        async def consume() -> None:
+            async with client.consumer(topic) as consumer:
+                assert (await anext(consumer)).value == b"1"
+
+        async def look_up() -> None:
+            entry = await table.get("k")
+            assert entry is not None
+
+        for begun in (watch, consume, look_up):
+            lossy.refuse()
+            refused = lossy.refused
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(begun)
+                with anyio.fail_after(60):
+                    while lossy.refused < refused + 5:
+                        await anyio.sleep(0.005)
+                lossy.refuse(False)
+
+
 async def test_a_scan_does_not_mix_two_snapshots(lossy: Proxy, address: str, topic: str) -> None:
     async with krappy.connect(address) as other, other.producer(topic) as producer:
         keys: list[Any] = [b"%04d" % number for number in range(1000)]
