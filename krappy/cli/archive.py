@@ -17,7 +17,7 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol, cast
 
 from krappy.cli import backup_files, tar_stream
 from krappy.cli.backup_files import SourceFolder
@@ -111,11 +111,27 @@ class FolderSink:
         OS_DISK.fsync_dir(self._folder.absolute().parent)
 
 
+class _Until:
+    """A file to write to, up to its first error. Python's tarfile writes again when it is forgotten, and a second error
+    would be printed below the command's own."""
+
+    def __init__(self, out: IO[bytes]) -> None:
+        self._out: IO[bytes] | None = out
+
+    def write(self, data: bytes) -> int:
+        out, self._out = self._out, None
+        if out is None:
+            return len(data)
+        count = out.write(data)
+        self._out = out
+        return count
+
+
 class TarSink:
     """Writes files to a tar archive, which may be a pipe. It shares none."""
 
     def __init__(self, out: IO[bytes]) -> None:
-        self._tar = tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT)  # noqa: SIM115
+        self._tar = tarfile.open(fileobj=cast("IO[bytes]", _Until(out)), mode="w|", format=tarfile.PAX_FORMAT)  # noqa: SIM115
         self._out = out
 
     def add(self, name: str, size: int, source: IO[bytes]) -> None:

@@ -200,6 +200,25 @@ def test_compaction_goes_on_beside_a_backup(tmp_path: Path) -> None:
             assert [entry.value for entry in client.table("t").scan()] == [b"39"] * 7
 
 
+@pytest.mark.parametrize("form", ["-", "a.tar"])
+def test_a_disk_that_fills_up_is_one_line_on_stderr(tmp_path: Path, form: str) -> None:
+    """`/dev/full` takes nothing; a limit of the size of files stands for a disk that others fill meanwhile."""
+    with run_broker(tmp_path / "data") as broker, blocking.connect(broker.address) as client:
+        with client.producer("t") as producer:
+            producer.send_columns(None, [b"x" * 100_000] * 10)
+        limited = 'ulimit -f 64; trap "" XFSZ; exec "$0" -m krappy backup "$1" --address "$2" > /dev/full'
+        done = subprocess.run(
+            ["bash", "-c", limited, sys.executable, form, broker.address],
+            cwd=tmp_path,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+        )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert not (tmp_path / "a.tar").exists()
+
+
 def until(true: object, seconds: float = 120) -> None:
     """Waits for what another thread brings about."""
     assert callable(true)
