@@ -245,7 +245,7 @@ class Broker:
         if not config.zookeeper_connect:
             return Engine(config, self._report)
         from krappy.cluster.controller import ControllerSettings
-        from krappy.cluster.fetcher import Fetcher
+        from krappy.cluster.fetcher import Fetcher, FetchSettings, silence_s
         from krappy.cluster.log_peers import LogPeers
         from krappy.cluster.membership import ClusterMembership
 
@@ -265,6 +265,7 @@ class Broker:
         way = self._inter_broker()
         fetcher = Fetcher(
             *(config.broker_id, way, lambda: cluster.image, lambda: cluster.epoch),
+            settings=FetchSettings(silence_s=silence_s(config.replica_lag_time_max_ms)),
             largest_batch=config.max_frame_bytes,
             report=self._report,
         )

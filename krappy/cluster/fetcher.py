@@ -24,7 +24,7 @@ import trio
 
 from krappy.cluster.followed import FollowedPartition, Message, PartitionKey, Report, is_quiet, named_code
 from krappy.cluster.inter_broker import InterBroker
-from krappy.cluster.peers import PeerLink
+from krappy.cluster.peers import TIMEOUT_S, PeerLink
 from krappy.cluster.streams import Address
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.state import NOBODY
@@ -40,17 +40,25 @@ LARGEST_BATCH = 64 << 20  # bytes: the largest request of a producer by default
 LAST_EPOCH = 2**31 - 1  # of a session (KIP-227); 1 comes after it
 QUOTA_LOOK_S = 1.0  # between two looks while a quota is used up: a partition may come into sync, the quota may change
 CLIENT_ID = "krappy-replica"
+LEAST_SILENCE_S = 2.0
 
 
 class FetchSettings(NamedTuple):
     """The settings replica.fetch.max.bytes (of a partition), .response.max.bytes, .wait.max.ms, .min.bytes and
-    .backoff.ms."""
+    .backoff.ms. `silence_s`: how long a leader may bring nothing beyond the wait that it was asked for; then the
+    connection counts as lost."""
 
     max_bytes: int = 1 << 20
     response_max_bytes: int = 10 << 20
     wait_max_ms: int = 500
     min_bytes: int = 1
     backoff_ms: int = 1000
+    silence_s: float = TIMEOUT_S
+
+
+def silence_s(lag_ms: float) -> float:
+    """`lag_ms`: after so long a follower that gets nothing leaves the ISR. A connection that is dead is left before."""
+    return max(LEAST_SILENCE_S, min(TIMEOUT_S, lag_ms / 3000))
 
 
 class Fetcher:
@@ -117,7 +125,9 @@ class LeaderFetch:
         self._owner, self._leader = owner, leader
         self._settings = owner.settings
         largest = owner.settings.response_max_bytes + owner.largest_batch
-        self._link = PeerLink(self._address, CLIENT_ID, owner.way, largest=largest)
+        self._link = PeerLink(
+            *(self._address, CLIENT_ID, owner.way), timeout_s=owner.settings.silence_s, largest=largest
+        )
         self._followed: dict[PartitionKey, FollowedPartition] = {}
         self._unnamed: dict[PartitionKey, FollowedPartition] = {}  # those that the next request names, if they are due
         self._waiting: dict[PartitionKey, FollowedPartition] = {}  # those that the leader waits for

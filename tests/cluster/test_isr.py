@@ -3,15 +3,60 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
+from pathlib import Path
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
+from krappy import blocking
 from krappy.broker.replication.isr_keeper import FEW
-from tests.cluster.brokers import ClusterProcesses
+from tests.clients.proxy import Proxy, proxy
+from tests.cluster.brokers import ClusterProcesses, SharedProcesses
 from tests.cluster.cut_off import cut_off
 from tests.cluster.test_cluster import leaders, make_topic
-from tests.process import wait_until
+from tests.kafka.raw import Raw
+from tests.process import free_ports, wait_until
+
+
+class LinkedProcesses(ClusterProcesses):
+    """A cluster whose brokers reach each other through proxies."""
+
+    def __init__(self, folder: Path, shared: SharedProcesses, stack: ExitStack) -> None:
+        super().__init__(folder, shared.zookeeper, 3, shared.launch)
+        self._clients = {id: str(each.settings["listen_kafka"]) for id, each in self.brokers.items()}
+        self.ways: list[Proxy] = []
+        for (id, broker), port in zip(self.brokers.items(), free_ports(3), strict=True):
+            own = f"127.0.0.1:{port}"
+            way = stack.enter_context(proxy(own))
+            self.ways.append(way)
+            broker.settings["listen_kafka"] = f"OWN://{own},CLIENTS://{self._clients[id]}"
+            broker.settings["listener_security_protocol_map"] = "OWN:PLAINTEXT,CLIENTS:PLAINTEXT"
+            broker.settings["advertised_listeners"] = f"OWN://{way.address}"
+
+    def asked(self, id: int) -> Raw:
+        return Raw(self._clients[id])
+
+
+def test_connections_that_are_dead_cost_no_follower_its_place(
+    tmp_path: Path, shared_processes: SharedProcesses
+) -> None:
+    """As when a firewall between brokers has forgotten their connections. New ones work."""
+    with ExitStack() as stack:
+        cluster = LinkedProcesses(tmp_path, shared_processes, stack)
+        stack.callback(cluster.kill)
+        cluster.start()
+        with blocking.connect(cluster.native, timeout=60) as client:
+            client.create_topic("t", 3)
+            cluster.until_in_sync("t")
+            before = [len(cluster.events(id, "isr_changed")) for id in cluster.brokers]
+            for way in cluster.ways:
+                way.freeze()
+            with client.producer("t") as producer:
+                for sent in [producer.send(b"v", partition=index) for index in range(3)]:
+                    sent.result(60)
+        assert [len(cluster.events(id, "isr_changed")) for id in cluster.brokers] == before
+        cluster.check_errors()
 
 
 def times_back(cluster: ClusterProcesses, follower: int) -> int:
