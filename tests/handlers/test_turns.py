@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -91,19 +92,13 @@ async def ask(session: Session, request: m.Request, turns: Turns | None = None) 
     handler, streams, _ = SERVED[type(request)]
     values = dict(request.__dict__)
     await trio.lowlevel.checkpoint()
-    if turns is not None:
-        turns.begin()
-    try:
+    with trio.move_on_after(1 if streams else 120), nullcontext() if turns is None else turns:
         read = parse(type(request), values)
         answer: Any = handler(session, read, Silent()) if streams else handler(session, read)
-        with trio.move_on_after(1 if streams else 120):
-            if isinstance(answer, Later):
-                answer = await answer.wait()
-            elif inspect.iscoroutine(answer):
-                answer = await answer
-    finally:
-        if turns is not None:
-            turns.stop()
+        if isinstance(answer, Later):
+            answer = await answer.wait()
+        elif inspect.iscoroutine(answer):
+            answer = await answer
     return answer
 
 

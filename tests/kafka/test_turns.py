@@ -7,6 +7,7 @@ import cProfile
 import gc
 import itertools
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,7 +39,7 @@ ONE = batch.encode([b"k"], [b"v"], timestamps=1)
 
 
 class Turns(trio.abc.Instrument):
-    """Counts the calls of Python and C functions in each step of each task, after `begin` and until `stop`. It is a
+    """Counts the calls of Python and C functions in each step of each task, in a `with` of it. It is a
     clock of Python's own profiler, which looks at it when a function is entered and when it is left: that takes less
     than a function for sys.setprofile."""
 
@@ -47,12 +48,12 @@ class Turns(trio.abc.Instrument):
         self._looks = itertools.count()
         self._profiler = cProfile.Profile(self._looks.__next__, 1.0, subcalls=False)
 
-    def begin(self) -> None:
+    def __enter__(self) -> None:
         """What was before does not count."""
         self.longest, self._began = 0, next(self._looks)
         self._profiler.enable()
 
-    def stop(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._profiler.disable()
         self.end()
 
@@ -129,27 +130,24 @@ CASES = [
 ]
 
 
-async def ask(broker: LocalBroker, key: ApiKey, version: int, body: dict[str, Any], turns: Turns) -> int:
-    """Asks, and returns the bytes of the answer. Calls are counted while the request is read, and until its answer is
-    made."""
+async def ask(broker: LocalBroker, key: ApiKey, version: int, body: dict[str, Any], turns: Turns | None = None) -> int:
+    """Asks, and returns the bytes of the answer. `turns` counts the calls while the request is read, and until its
+    answer is made. Only one can do that at a time."""
     session: Any = kafka_session(broker)
     data = memoryview(encode_request(key, version, 1, "x", body))[4:]
     header = parse_header(data)
     handler = registry().find(key, version)
     assert handler is not None
     await trio.lowlevel.checkpoint()
-    turns.begin()
     try:
-        answer = handler(session, decode_request(key, version, data[header.body_at :]), version)
-        with trio.fail_after(120):
+        with trio.fail_after(120), nullcontext() if turns is None else turns:
+            answer = handler(session, decode_request(key, version, data[header.body_at :]), version)
             if isinstance(answer, Later):
                 answer = await answer.wait()
             elif not isinstance(answer, dict):
                 answer = await cast("Any", answer)
-        turns.stop()
         return sum(len(part) for part in encode_response(key, version, 1, answer)) if answer is not None else 0
     finally:
-        turns.stop()
         session.close()
 
 
@@ -233,7 +231,7 @@ def test_transactional_ids_that_match_slowly_take_turns_of_their_own(
             monkeypatch.setattr(broker.transactions, "list", lambda: every)
             listed = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1}
             listed["transactional_id_pattern"] = "x.*"
-            await ask(broker, ApiKey.LIST_TRANSACTIONS, RANGES[ApiKey.LIST_TRANSACTIONS][1], listed, Turns())
+            await ask(broker, ApiKey.LIST_TRANSACTIONS, RANGES[ApiKey.LIST_TRANSACTIONS][1], listed)
 
     trio.run(main)
     assert sum(matched) == 30
@@ -268,7 +266,7 @@ def test_topics_that_match_slowly_take_turns_of_their_own(tmp_path: Path, matche
                 nursery.start_soon(change)
                 for member, pattern in (("a", "x.*"), ("b", "x.*"), ("c", "x1?[0-9]")):
                     body = beat(member, 0, subscribed_topic_regex=pattern)
-                    nursery.start_soon(ask, broker, key, high, body, Turns())
+                    nursery.start_soon(ask, broker, key, high, body)
             assert max(matched) == 1
             await broker.create_topic("x21", 1, {})
             joins = {"name": "range", "metadata": (1).to_bytes(2, "big") + bytes(4) + b"\xff" * 4 + bytes(4)}
@@ -279,7 +277,7 @@ def test_topics_that_match_slowly_take_turns_of_their_own(tmp_path: Path, matche
                 "protocol_type": "consumer",
             }
             classic |= {"session_timeout_ms": 60_000, "rebalance_timeout_ms": 60_000, "protocols": [joins]}
-            await ask(broker, ApiKey.JOIN_GROUP, 3, classic, Turns())
+            await ask(broker, ApiKey.JOIN_GROUP, 3, classic)
             membership = broker.kafka_groups.groups["g"].membership
             assert isinstance(membership, ModernGroup)
             assert len(membership.members) == 4
