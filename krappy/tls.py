@@ -188,11 +188,9 @@ class TlsSocket(socket.socket):
 
     def _chain(self, getter: str, most: int | None = None) -> list[bytes]:
         """The DER of the certificates that a getter of OpenSSL's gives; of the first ones, if `most` is given."""
-        told = getattr(self._tls, getter, None)
-        if told is not None:
-            return [bytes(each) for each in told()[:most]]
-        chain = getattr(self._tls._sslobj, getter)() or ()  # type: ignore[attr-defined]  # public since Python 3.13
-        # Of a client that has shown no certificate, the server's `get_unverified_chain` gives [None].
+        # Public since Python 3.13. But of a client that has shown no certificate, the server's `get_unverified_chain`
+        # gives [None], for which the public one raises AttributeError.
+        chain = getattr(self._tls._sslobj, getter)() or ()  # type: ignore[attr-defined]
         return [ssl.PEM_cert_to_DER_cert(each.public_bytes()) for each in chain[:most] if each is not None]
 
     @property
