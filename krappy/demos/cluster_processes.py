@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import krappy
@@ -147,9 +148,12 @@ def find_jars(given: Path | None) -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
+    """Ports that nobody listens on now, below those that systems give to outgoing connections."""
+    found: list[int] = []
     with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind((HOST, 0))
-        return [probe.getsockname()[1] for probe in probes]
+        for port in random.sample(range(10_000, 20_000), 1000):
+            if len(found) < count:
+                with suppress(OSError):
+                    stack.enter_context(socket.socket()).bind((HOST, port))
+                    found.append(port)
+    return found
