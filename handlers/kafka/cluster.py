@@ -103,6 +103,7 @@ def _answer(session: KafkaSessionPort, request: Message, told: list[Told]) -> Me
     for row, topic in told:
         if topic is not None:
             row["partitions"] = partition_rows(session, topic, range(topic.count))
+            _add_operations(session, request, row, topic)
     return _whole(session, request, told)
 
 
@@ -120,15 +121,17 @@ async def _long_answer(session: KafkaSessionPort, request: Message, told: list[T
             if not left:
                 await session.pause()
                 left = MANY
+        _add_operations(session, request, row, topic)
     return _whole(session, request, told)
+
+
+def _add_operations(session: KafkaSessionPort, request: Message, row: Message, topic: SourceTopicPort) -> None:
+    if request["include_topic_authorized_operations"]:
+        row["topic_authorized_operations"] = authorized(session, Resource.TOPIC, topic.name)
 
 
 def _whole(session: KafkaSessionPort, request: Message, told: list[Told]) -> Message:
     topics = [row for row, _ in told]
-    if request["include_topic_authorized_operations"]:
-        for row, topic in told:
-            if topic is not None:
-                row["topic_authorized_operations"] = authorized(session, Resource.TOPIC, topic.name)
     return {
         "brokers": [node._asdict() for node in session.nodes().values()],
         "cluster_id": session.broker.cluster_id,

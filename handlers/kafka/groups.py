@@ -185,11 +185,11 @@ async def describe_groups(session: KafkaSessionPort, request: Message, version: 
     groups = []
     async with counted(session) as rows:
         for name in request["groups"]:
-            groups.append(await _describe(session, name, version))
-            await rows.add(1 + len(groups[-1]["members"]))
-    if request["include_authorized_operations"]:
-        for group in groups:
-            group["authorized_operations"] = authorized(session, Resource.GROUP, group["group_id"])
+            group = await _describe(session, name, version)
+            if request["include_authorized_operations"]:
+                group["authorized_operations"] = authorized(session, Resource.GROUP, name)
+            groups.append(group)
+            await rows.add(1 + len(group["members"]))
     return {"groups": groups}
 
 

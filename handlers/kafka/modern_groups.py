@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from krappy.core.kafka.assignors import Partition
 from krappy.core.kafka.modern import ModernGroup
@@ -12,9 +12,9 @@ from krappy.core.security.operations import Op, Resource
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.groups import group_code, kafka_host, once_matched
 from krappy.handlers.kafka.operations import authorized
-from krappy.handlers.kafka.registry import Answer, Message, serves
-from krappy.handlers.kafka.rows import counted
-from krappy.handlers.kafka.sources import topic_by_id
+from krappy.handlers.kafka.registry import Answer, Message, Now, serves
+from krappy.handlers.kafka.rows import FEW, counted
+from krappy.handlers.kafka.sources import denied_topics, topic_by_id
 from krappy.ports import KafkaSessionPort
 from krappy.waiting import Later
 from krappy.wire.kafka import ApiKey, Code
@@ -43,11 +43,6 @@ def consumer_group_heartbeat(session: KafkaSessionPort, request: Message, versio
     groups = access.kafka_group(name, Op.READ)
     if not access.may(Resource.GROUP, name, Op.READ):
         return groups.beat(name, Beat(member_id, request["member_epoch"])).map(refused)
-    for topic in topics or ():
-        if access.denies(Resource.TOPIC, topic, Op.DESCRIBE):
-            denied: Later[Message] = Later()
-            denied.resolve({"error_code": Code.TOPIC_AUTHORIZATION_FAILED, "heartbeat_interval_ms": 0})
-            return denied
     if not member_id and version < OWN_ID_SINCE and request["member_epoch"] == JOINING:
         member_id = groups.new_member_id()
     beat = Beat(
@@ -81,7 +76,32 @@ def consumer_group_heartbeat(session: KafkaSessionPort, request: Message, versio
             told["assignment"] = {"topic_partitions": parts}
         return told
 
-    return once_matched(session, name, beat.regex, lambda groups: groups.beat(name, beat).map(answer))
+    def serve() -> Answer:
+        return once_matched(session, name, beat.regex, lambda groups: groups.beat(name, beat).map(answer))
+
+    return if_described(session, topics or (), serve)
+
+
+NOT_DESCRIBED: Message = {"error_code": Code.TOPIC_AUTHORIZATION_FAILED, "heartbeat_interval_ms": 0}
+
+
+def if_described(session: KafkaSessionPort, topics: Sequence[str], serve: Callable[[], Answer]) -> Answer:
+    """What `serve` answers a member, if the member may describe all topics that it names."""
+    if len(topics) > FEW:
+        return _if_all_described(session, topics, serve)
+    if any(session.access.denies(Resource.TOPIC, each, Op.DESCRIBE) for each in topics):
+        return dict(NOT_DESCRIBED)
+    return serve()
+
+
+async def _if_all_described(session: KafkaSessionPort, topics: Sequence[str], serve: Callable[[], Answer]) -> Now:
+    """As `if_described`, for many topics, in several turns."""
+    if await denied_topics(session, topics, Op.DESCRIBE):
+        return dict(NOT_DESCRIBED)
+    answer = serve()
+    if isinstance(answer, Later):
+        return await answer.wait()
+    return answer if isinstance(answer, dict | None) else await answer
 
 
 def refused(error: Beaten | KrappyError) -> Message:
@@ -102,11 +122,11 @@ async def described(
     groups = []
     async with counted(session) as rows:
         for name in request["group_ids"]:
-            groups.append(await describe(session, name))
-            await rows.add(1 + sum(map(_rows, groups[-1]["members"])))
-    if request["include_authorized_operations"]:
-        for group in groups:
-            group["authorized_operations"] = authorized(session, Resource.GROUP, group["group_id"])
+            group = await describe(session, name)
+            if request["include_authorized_operations"]:
+                group["authorized_operations"] = authorized(session, Resource.GROUP, name)
+            groups.append(group)
+            await rows.add(1 + sum(map(_rows, group["members"])))
     return {"groups": groups}
 
 

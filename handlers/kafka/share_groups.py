@@ -10,12 +10,11 @@ from krappy.core.security import needs
 from krappy.core.security.operations import Op, Resource
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.groups import group_code, kafka_host
-from krappy.handlers.kafka.modern_groups import NOT_ALL, by_topic, described, parts_of
-from krappy.handlers.kafka.registry import Message, serves
+from krappy.handlers.kafka.modern_groups import NOT_ALL, by_topic, described, if_described, parts_of
+from krappy.handlers.kafka.registry import Answer, Message, serves
 from krappy.handlers.kafka.rows import FEW, BatchedRows, counted
 from krappy.handlers.kafka.sources import denied_topics
 from krappy.ports import KafkaSessionPort, PartitionId, SharePosition, TopicPort
-from krappy.waiting import Later
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code
 
 SHARE = "share"
@@ -23,17 +22,11 @@ NOWHERE = -1  # the start offset where the group has not begun to read
 
 
 @serves(ApiKey.SHARE_GROUP_HEARTBEAT, needs=needs.group(Op.READ) + needs.topic(Op.DESCRIBE))
-def share_group_heartbeat(session: KafkaSessionPort, request: Message, version: int) -> Later[Message]:
+def share_group_heartbeat(session: KafkaSessionPort, request: Message, version: int) -> Answer:
     """All there is between a member and its coordinator: join, stay, be assigned, leave."""
     name, topics = request["group_id"], request["subscribed_topic_names"]
     access = session.access
     groups = access.kafka_group(name, Op.READ)
-    if access.may(Resource.GROUP, name, Op.READ):
-        for topic in topics or ():
-            if access.denies(Resource.TOPIC, topic, Op.DESCRIBE):
-                denied: Later[Message] = Later()
-                denied.resolve({"error_code": Code.TOPIC_AUTHORIZATION_FAILED})
-                return denied
     beat = share_beat(
         request["member_id"],
         request["member_epoch"],
@@ -61,7 +54,11 @@ def share_group_heartbeat(session: KafkaSessionPort, request: Message, version: 
             told["assignment"] = {"topic_partitions": parts}
         return told
 
-    return groups.share.beat(name, beat).map(answer)
+    def serve() -> Answer:
+        return access.kafka_group(name, Op.READ).share.beat(name, beat).map(answer)
+
+    may = access.may(Resource.GROUP, name, Op.READ)
+    return if_described(session, topics if may and topics else (), serve)
 
 
 @serves(ApiKey.SHARE_GROUP_DESCRIBE, needs=needs.group(Op.DESCRIBE) + needs.topic(Op.DESCRIBE))
