@@ -8,7 +8,15 @@ from typing import Any, TypeVar
 
 from krappy.core.security import needs
 from krappy.core.security.operations import Grant, Op, Resource
-from krappy.errors import InvalidRequest, KrappyError, NotLeader, Overloaded, RecordTooLarge, UnknownHandle
+from krappy.errors import (
+    InvalidRequest,
+    KrappyError,
+    NotLeader,
+    Overloaded,
+    RecordTooLarge,
+    ShuttingDown,
+    UnknownHandle,
+)
 from krappy.handlers.handles import FOR_EACH_PARTITION, ScanCursor
 from krappy.handlers.registry import serves
 from krappy.partitioner import check_length, home_of
@@ -252,6 +260,15 @@ def check_size(size: int, room: int, what: str = "entries") -> None:
 
 @serves(messages.Scan, needs=needs.topic(Op.READ))
 async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned:
+    try:
+        return await _page(session, request)
+    except UnknownHandle:
+        if session.closed:  # the broker stops: it still answers what was asked before
+            raise ShuttingDown("the connection ends, and its scans with it") from None
+        raise
+
+
+async def _page(session: SessionPort, request: messages.Scan) -> messages.Scanned:
     if request.cursor is not None:
         cursor = request.cursor
         try:

@@ -23,6 +23,7 @@ from krappy.errors import (
     KrappyError,
     NotLeader,
     RequestTimeout,
+    ShuttingDown,
     UnknownPartition,
     UnknownTopic,
 )
@@ -186,7 +187,7 @@ class Scanning:
         if isinstance(result, messages.Scanned):
             return result
         self.close()
-        if isinstance(result, ConnectionLost):
+        if isinstance(result, ConnectionLost | ShuttingDown):
             raise ConnectionLost(
                 "the connection was lost, and the scan's snapshot with it: scan again", **result.details
             )

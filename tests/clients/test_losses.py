@@ -9,8 +9,18 @@ import anyio
 import pytest
 
 import krappy
-from krappy.errors import ConnectionLost, FrameTooLarge, LeaseLost, RecordTooLarge, RequestTimeout, UnknownTopic
+from krappy.broker.tables.table import TableScan
+from krappy.errors import (
+    ConnectionLost,
+    FrameTooLarge,
+    LeaseLost,
+    RecordTooLarge,
+    RequestTimeout,
+    ShuttingDown,
+    UnknownTopic,
+)
 from krappy.partitioner import partition_for
+from krappy.ports import ScanPage
 from krappy.testing.running import run_broker
 from krappy.types import Record
 from krappy.wire import messages
@@ -220,6 +230,29 @@ async def test_a_watch_keeps_added_partitions_over_losses(lossy: Proxy, address:
                 if len(seen) % 20 == 10:
                     lossy.cut()
     assert sorted(seen) == [(partition, offset) for partition in range(3) for offset in range(20)]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_broker_that_stops_ends_a_scan_as_a_lost_connection_does(
+    address: str, topic: str, monkeypatch: pytest.MonkeyPatch, ordered: bool
+) -> None:
+    pages: list[ScanPage] = []
+
+    async def page(self: TableScan, max_entries: int, max_bytes: int) -> ScanPage:
+        if pages:
+            raise ShuttingDown("the broker stops")
+        pages.append(await whole(self, max_entries, max_bytes))
+        return pages[-1]
+
+    async with krappy.connect(address) as client:
+        async with client.producer(topic) as producer:
+            await producer.send_many([(b"%d" % number, b"x") for number in range(300)])
+        whole = TableScan.page
+        monkeypatch.setattr(TableScan, "page", page)
+        with pytest.raises(ConnectionLost, match="scan again"):
+            async for _ in client.table(topic).scan(page_entries=100, ordered=ordered):
+                pass
+    assert len(pages) == 1
 
 
 async def test_what_begins_while_no_broker_answers_waits_for_it(lossy: Proxy, topic: str) -> None:

@@ -12,7 +12,7 @@ from trio.testing import trio_test
 
 from krappy.broker.broker import LocalBroker
 from krappy.broker.tables.table import SCAN_IDLE_MS
-from krappy.errors import StorageError, UnknownHandle
+from krappy.errors import ShuttingDown, StorageError, UnknownHandle
 from krappy.handlers.native.table import scan
 from krappy.server.session import Session
 from krappy.store.view_snapshot import ViewSnapshot
@@ -54,6 +54,17 @@ async def test_when_nobody_asks_for_its_next_page(tmp_path: Path) -> None:
         broker.housekeeper._close_idle_scans()
         with pytest.raises(UnknownHandle, match="nobody asked for its next page in time"):
             await scan(session, m.Scan(cursor=cursors[0]))
+
+
+@trio_test
+async def test_whoever_is_answered_while_the_broker_stops_is_told_so(tmp_path: Path) -> None:
+    """Its client asks again: the scan was neither left alone nor unknown."""
+    async with asked(tmp_path) as (_, session):
+        page = await scan(session, FIRST)
+        session.close()
+        for request in (FIRST, m.Scan(cursor=page.cursor, max_entries=1)):
+            with pytest.raises(ShuttingDown):
+                await scan(session, request)
 
 
 @trio_test
