@@ -21,7 +21,7 @@ from krappy.waiting import Later
 from krappy.wire import messages
 
 A = TypeVar("A", bound=messages.Answer)
-FEW = 250  # rows of an answer that are made in one turn
+FEW = 250  # rows of an answer that are made, or topics that are looked at, in one turn
 MANY = 2000  # ranges of a request; more are settled in several turns
 
 
@@ -180,10 +180,13 @@ def uncount(session: SessionPort, request: messages.Unregister) -> Callable[[], 
 
 @serves(messages.Commit, needs=needs.group(Op.READ) + needs.topic(Op.READ))
 async def commit(session: SessionPort, request: messages.Commit) -> messages.Committed:
-    coordinator = session.access.group(request.group, Op.READ)
-    for topic in {topic for topic, _, _ in request.offsets}:
-        session.access.check(Resource.TOPIC, topic, Op.READ)
-    await coordinator.commit(request.group, request.offsets)
+    access = session.access
+    access.check(Resource.GROUP, request.group, Op.READ)
+    for number, topic in enumerate({topic for topic, _, _ in request.offsets}, 1):
+        access.check(Resource.TOPIC, topic, Op.READ)
+        if number % FEW == 0:
+            await session.pause()
+    await access.group(request.group, Op.READ).commit(request.group, request.offsets)
     return messages.Committed()
 
 

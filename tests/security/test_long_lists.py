@@ -8,9 +8,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from krappy.core.security.operations import Op, Resource
+from krappy.errors import UnknownTopic
 from krappy.testing.running import run_broker
+from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code
 from tests.kafka.raw import Raw
+from tests.peer import Peer
 from tests.rounds import Rounds
 from tests.security.guarded import rule
 from tests.security.test_sasl import log_in
@@ -30,10 +33,11 @@ LISTS: dict[ApiKey, dict[str, Any]] = {
 
 
 class Guest(NamedTuple):
-    """Ada, who may read groups and topics whose names begin with n."""
+    """Ada, who may read groups and topics whose names begin with n. `native`: the address of that listener."""
 
     ada: Raw
     rounds: Rounds
+    native: str
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +48,9 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
     with run_broker(
         folder / "data",
         durability="os",
+        listen_native="SASL_PLAINTEXT://127.0.0.1:0",
         listen_kafka="SASL_PLAINTEXT://127.0.0.1:0,PLAINTEXT://127.0.0.1:0",
-        sasl_enabled_mechanisms="SCRAM-SHA-512",
+        sasl_enabled_mechanisms="SCRAM-SHA-512,PLAIN",
         users_dir=str(folder / "users"),
         super_users="User:ANONYMOUS",
         report=rounds.report,
@@ -57,7 +62,7 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
             assert not any(each["error_code"] for each in made)
         with Raw(broker.kafka_addresses["SASL_PLAINTEXT"]) as ada:
             assert not log_in(ada, "ada", "correct-horse")["error_code"]
-            yield Guest(ada, rounds)
+            yield Guest(ada, rounds, broker.address)
 
 
 @pytest.mark.parametrize("key", LISTS, ids=lambda key: key.name)
@@ -65,6 +70,17 @@ def test_a_long_list_of_names(guest: Guest, key: ApiKey) -> None:
     assert guest.rounds.measured.wait(60)
     guest.rounds.longest = 0.0
     guest.ada.ask(key, LISTS[key])
+    assert guest.rounds.longest <= WORST
+
+
+def test_positions_in_very_many_topics(guest: Guest) -> None:
+    positions = [(f"{'n' * PREFIXES}-{number}", 0, 0) for number in range(8000)]
+    with Peer(guest.native) as peer:
+        assert peer.ask(m.Authenticate("PLAIN", b"\0ada\0correct-horse"), m.Authenticated).done
+        guest.rounds.longest = 0.0
+        peer.send(m.Commit("nn", positions))
+        _, told = peer.receive()
+    assert isinstance(told, UnknownTopic)
     assert guest.rounds.longest <= WORST
 
 
