@@ -34,6 +34,7 @@ from krappy.errors import (
     ConnectionLost,
     KrappyError,
     NotLeader,
+    ShuttingDown,
     UnknownPartition,
     UnknownTopic,
 )
@@ -85,6 +86,8 @@ class WatchPart:
         with self.link.runtime.lock:
             if ask != self._asks:
                 return  # of a call that was interrupted, after which it was asked again
+            if isinstance(result, messages.Watched) and not result.more:  # a broker that stops closes it
+                result = ShuttingDown("the broker has ended the watch")
             self.arrived.append(result)
             if len(self.arrived) >= ROOM:
                 self.link.pause()
@@ -206,7 +209,7 @@ class Watching:
                 self._backoff.reset()
                 self._check_topic(arrived.topic_id)
                 instead = await self._judged(arrived)
-                new: list[Entry] | SnapshotEnd = part.progress.take(arrived) if arrived.more else []
+                new = part.progress.take(arrived)
                 if isinstance(new, SnapshotEnd):
                     self.items = iter(self._end_of_snapshot())
                 else:

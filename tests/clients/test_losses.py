@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 import krappy
-from krappy.broker.tables.table import TableScan
+from krappy.broker.tables.table import TableScan, TableWatch
 from krappy.errors import (
     ConnectionLost,
     FrameTooLarge,
@@ -253,6 +253,28 @@ async def test_a_broker_that_stops_ends_a_scan_as_a_lost_connection_does(
             async for _ in client.table(topic).scan(page_entries=100, ordered=ordered):
                 pass
     assert len(pages) == 1
+
+
+async def test_a_watch_that_a_stopping_broker_ends_goes_on(
+    address: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stop closes what is registered; if nothing else tells of it before, the watch gets its last answer."""
+    ended: list[int] = []
+
+    async def run(self: TableWatch, *arguments: Any) -> None:
+        if len(ended) < 2:
+            ended.append(1)
+        else:
+            await whole(self, *arguments)
+
+    async with krappy.connect(address) as client:
+        await client.create_topic(topic)
+        whole = TableWatch.run
+        monkeypatch.setattr(TableWatch, "run", run)
+        async with client.table(topic).watch() as watch:
+            with anyio.fail_after(60):
+                assert isinstance(await anext(watch), krappy.SnapshotEnd)
+    assert len(ended) == 2
 
 
 async def test_what_begins_while_no_broker_answers_waits_for_it(lossy: Proxy, topic: str) -> None:
