@@ -117,8 +117,7 @@ class Link:
                 self._stream.end()
             self._lost(self.trouble)
             self._up.set()
-            if self._paused is not None:
-                self._paused.set()
+            self.resume()
             for tell in self.told_of_closing:
                 tell()
 
@@ -206,8 +205,9 @@ class Link:
         try:
             self._ping(conversation, stream)
             while True:
-                if self._paused is not None and not self.closed:
-                    await self._paused.wait()
+                paused = self._paused  # once: another thread may call `resume`
+                if paused is not None and not self.closed:
+                    await paused.wait()
                 greeted = self._conversation is conversation
                 now = self.runtime.now()
                 if now >= self._renewed_at and self.pong is not None:
