@@ -375,7 +375,8 @@ class KafkaGroups(GroupRegistry):
         try:
             await self.store.written(name).wait()
         except KrappyError as error:
-            self.runtime.report("group_write_failed", error=str(error))
+            if not self.runtime.stopped:  # else the members ask again once the broker is back
+                self.runtime.report("group_write_failed", error=str(error))
             for later, answer in answers:
                 later.resolve(error if isinstance(answer, Beaten) else _failed(Reply(later, answer)).answer)
         else:
