@@ -11,7 +11,7 @@ from krappy.core.kafka.name_regex import NameRegex
 from krappy.core.security import needs
 from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
 from krappy.core.transactions import TxnStage
-from krappy.errors import AuthorizationFailed, InvalidRequest, InvalidTopic, KrappyError
+from krappy.errors import AuthorizationFailed, InvalidRequest, InvalidTopic, KrappyError, RequestTimeout
 from krappy.handlers.kafka.group_offsets import LONGEST_METADATA
 from krappy.handlers.kafka.groups import group_code
 from krappy.handlers.kafka.refusals import denied_on_cluster
@@ -209,7 +209,7 @@ def write_txn_markers(
     ends = EndsAsked(session, request["markers"], op)
     if denied_on_cluster(session, op) is not None:
         return ends.denied()
-    session.is_broker = session.broker.in_cluster and may_act
+    session.is_broker = session.broker.in_cluster and may_act and ends.of_coordinator
     if not session.is_broker:
         return ends.by_hand()
     if ends.count > FEW:
@@ -225,12 +225,21 @@ class EndsAsked:
     def __init__(self, session: KafkaSessionPort, markers: list[Message], op: Op) -> None:
         self._session, self._markers, self._op = session, markers, op
         self.count = sum(len(topic["partition_indexes"]) for marker in markers for topic in marker["topics"])
+        # A coordinator tells which transaction of its id ends; a tool knows nothing of that, whoever uses it.
+        self.of_coordinator = all(marker["transaction_number"] >= 0 for marker in markers)
         self._answers: list[Message] = []
         self._rows: list[Message] = []
         self._laters: list[Later[None]] = []
 
     def begin(self) -> Iterator[None]:
         ends = self._session.access.participants(self._op)
+        for end, some, rows in self._parts():
+            self._laters += ends.end(end, some)
+            self._rows += rows
+            yield
+
+    def _parts(self) -> Iterator[tuple[TransactionEnd, list[TopicPartition], list[Message]]]:
+        """What ends, and where: a few partitions at a time, and their rows in the answer."""
         for marker in self._markers:
             topics: list[Message] = []
             self._answers.append({"producer_id": marker["producer_id"], "topics": topics})
@@ -244,11 +253,9 @@ class EndsAsked:
                 name, indexes = topic["name"], topic["partition_indexes"]
                 rows: list[Message] = [{"partition_index": index} for index in indexes]
                 topics.append({"name": name, "partitions": rows})
-                self._rows += rows
                 for first in range(0, len(indexes), FEW):
-                    some = [TopicPartition(name, index) for index in indexes[first : first + FEW]]
-                    self._laters += ends.end(end, some)
-                    yield
+                    some = slice(first, first + FEW)
+                    yield end, [TopicPartition(name, index) for index in indexes[some]], rows[some]
 
     def denied(self) -> Later[Message]:
         code, told = Code.CLUSTER_AUTHORIZATION_FAILED, []
@@ -268,15 +275,16 @@ class EndsAsked:
         return later
 
     async def by_hand(self) -> Message:
-        """For a tool."""
-        partitions = [
-            TopicPartition(topic["name"], index)
-            for marker in self._markers
-            for topic in marker["topics"]
-            for index in topic["partition_indexes"]
-        ]
-        with self._session.access.ending(partitions):
-            return await self.in_turns()
+        """For a tool. The audit log tells of each partition, so a few end at a time."""
+        ends = self._session.access.participants(self._op)
+        async with self._session.answering(COST * self.count):
+            for end, some, rows in self._parts():
+                with self._session.access.ending(some) as change:
+                    results = await self._session.gather(ends.end(end, some), list).wait()
+                    change.made = any(map(_may_have_ended, results))
+                _tell(rows, results)
+                await self._session.pause()
+        return {"markers": self._answers}
 
     async def in_turns(self) -> Message:
         async with self._session.answering(COST * self.count):
@@ -288,11 +296,20 @@ class EndsAsked:
         return self._session.gather(self._laters, self._told)
 
     def _told(self, results: list[Exception | None]) -> Message:
-        for row, result in zip(self._rows, results, strict=True):
-            if isinstance(result, Exception) and not isinstance(result, KrappyError):
-                raise result
-            row["error_code"] = Code.NONE if result is None else code_for(result)
+        _tell(self._rows, results)
         return {"markers": self._answers}
+
+
+def _tell(rows: list[Message], results: list[Exception | None]) -> None:
+    for row, result in zip(rows, results, strict=True):
+        if isinstance(result, Exception) and not isinstance(result, KrappyError):
+            raise result
+        row["error_code"] = Code.NONE if result is None else code_for(result)
+
+
+def _may_have_ended(result: Exception | None) -> bool:
+    """Whether this is no refusal. A marker that takes long may be written later."""
+    return not isinstance(result, KrappyError) or isinstance(result, RequestTimeout)
 
 
 @serves(ApiKey.ADD_OFFSETS_TO_TXN, needs=needs.transactional_id(Op.WRITE) + needs.group(Op.READ))

@@ -13,6 +13,7 @@ import pytest
 
 from krappy.clients.acls import AclInfo
 from krappy.types import TopicPartition
+from krappy.wire.kafka import ApiKey
 from tests.cluster.brokers import SharedProcesses
 from tests.cluster.secured import PASSWORDS, SecuredProcesses
 from tests.console.web import CHANGES
@@ -121,3 +122,31 @@ def test_a_broker_that_asks_for_others_has_no_quota(secured: SecuredProcesses, t
     for id in (2, 3):
         wait_until(lambda id=id: bool(lines(tmp_path, id, "changed", "admin")), "it is written")  # type: ignore[misc]
         assert not lines(tmp_path, id, "throttled", "broker")
+
+
+def test_transactions_that_are_ended_by_hand_are_told_also_if_the_user_might_be_a_broker(
+    secured: SecuredProcesses, tmp_path: Path
+) -> None:
+    """A super user may do all that brokers may. What brokers end themselves is not told."""
+    with secured.connect(1) as admin:
+        admin.create_topic(TOPIC, 3, replication_factor=3)
+    secured.until_in_sync(TOPIC)
+    producer = secured.producer(**{"transactional.id": "usual"})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for index in range(3):
+        producer.produce(TOPIC, b"v", partition=index)
+    producer.commit_transaction(60)
+    leader = secured.partitions(TOPIC)[0].leader
+    ended = {"producer_id": 1 << 40, "producer_epoch": 0, "transaction_result": False, "coordinator_epoch": 0}
+    with secured.asked(leader) as raw:
+        topics = [{"name": TOPIC, "partition_indexes": [0]}]
+        [told] = raw.ask(ApiKey.WRITE_TXN_MARKERS, {"markers": [{**ended, "topics": topics}]})["markers"]
+    assert told["topics"][0]["partitions"][0]["error_code"] == 0
+    wait_until(lambda: bool(ends_told(tmp_path, leader, "admin")), "it is told")
+    assert ends_told(tmp_path, leader, "admin") == [f"{TOPIC}-0"]
+    assert not [each for id in secured.brokers for each in ends_told(tmp_path, id, "broker")]
+
+
+def ends_told(folder: Path, id: int, user: str) -> list[str]:
+    return [each["name"] for each in lines(folder, id, "changed", user) if each["kind"] == "open transactions"]

@@ -33,36 +33,48 @@ LISTS: dict[ApiKey, dict[str, Any]] = {
 
 
 class Guest(NamedTuple):
-    """Ada, who may read groups and topics whose names begin with n. `native`: the address of that listener."""
+    """Ada, who may read groups and topics whose names begin with n, and the admin, who may do everything. `native`: the
+    address of that listener. `changed`: the kinds of what the audit log tells as changed."""
 
     ada: Raw
+    admin: Raw
     rounds: Rounds
     native: str
+    changed: list[str]
 
 
 @pytest.fixture(scope="module")
 def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
     folder, rounds = tmp_path_factory.mktemp("lists"), Rounds()
+    changed: list[str] = []
+
+    def report(event: str, **facts: Any) -> None:
+        rounds.report(event)
+        if event == "changed":
+            changed.append(facts["kind"])
+
     (folder / "users").mkdir()
     (folder / "users" / "ada").write_text("correct-horse")
-    with run_broker(
-        folder / "data",
-        durability="os",
-        listen_native="SASL_PLAINTEXT://127.0.0.1:0",
-        listen_kafka="SASL_PLAINTEXT://127.0.0.1:0,PLAINTEXT://127.0.0.1:0",
-        sasl_enabled_mechanisms="SCRAM-SHA-512,PLAIN",
-        users_dir=str(folder / "users"),
-        super_users="User:ANONYMOUS",
-        report=rounds.report,
-    ) as broker:
-        with Raw(broker.kafka_addresses["PLAINTEXT"]) as admin:
-            named = [(kind, "n" * length) for length in range(1, PREFIXES) for kind in (Resource.TOPIC, Resource.GROUP)]
-            rules = [rule(kind, name, Op.READ, "*", principal="User:ada", prefixed=True) for kind, name in named]
-            made = admin.ask(ApiKey.CREATE_ACLS, {"creations": rules})["results"]
-            assert not any(each["error_code"] for each in made)
-        with Raw(broker.kafka_addresses["SASL_PLAINTEXT"]) as ada:
-            assert not log_in(ada, "ada", "correct-horse")["error_code"]
-            yield Guest(ada, rounds, broker.address)
+    with (
+        run_broker(
+            folder / "data",
+            durability="os",
+            listen_native="SASL_PLAINTEXT://127.0.0.1:0",
+            listen_kafka="SASL_PLAINTEXT://127.0.0.1:0,PLAINTEXT://127.0.0.1:0",
+            sasl_enabled_mechanisms="SCRAM-SHA-512,PLAIN",
+            users_dir=str(folder / "users"),
+            super_users="User:ANONYMOUS",
+            report=report,
+        ) as broker,
+        Raw(broker.kafka_addresses["PLAINTEXT"]) as admin,
+        Raw(broker.kafka_addresses["SASL_PLAINTEXT"]) as ada,
+    ):
+        named = [(kind, "n" * length) for length in range(1, PREFIXES) for kind in (Resource.TOPIC, Resource.GROUP)]
+        rules = [rule(kind, name, Op.READ, "*", principal="User:ada", prefixed=True) for kind, name in named]
+        made = admin.ask(ApiKey.CREATE_ACLS, {"creations": rules})["results"]
+        assert not any(each["error_code"] for each in made)
+        assert not log_in(ada, "ada", "correct-horse")["error_code"]
+        yield Guest(ada, admin, rounds, broker.address, changed)
 
 
 @pytest.mark.parametrize("key", LISTS, ids=lambda key: key.name)
@@ -82,6 +94,20 @@ def test_positions_in_very_many_topics(guest: Guest) -> None:
         _, told = peer.receive()
     assert isinstance(told, UnknownTopic)
     assert guest.rounds.longest <= WORST
+
+
+def test_transactions_that_are_ended_by_hand_in_very_many_partitions(guest: Guest) -> None:
+    """None of the partitions is there, so nothing is changed: the audit log tells of nothing."""
+    assert guest.rounds.measured.wait(60)
+    topics = [{"name": f"{'n' * 240}-{number}", "partition_indexes": list(range(20))} for number in range(950)]
+    marker = {"producer_id": 1, "producer_epoch": 0, "transaction_result": False, "coordinator_epoch": 0}
+    guest.rounds.longest = 0.0
+    [told] = guest.admin.ask(ApiKey.WRITE_TXN_MARKERS, {"markers": [{**marker, "topics": topics}]})["markers"]
+    assert guest.rounds.longest <= WORST
+    rows = [row for topic in told["topics"] for row in topic["partitions"]]
+    assert [row["partition_index"] for row in rows] == list(range(20)) * 950
+    assert {row["error_code"] for row in rows} == {Code.UNKNOWN_TOPIC_OR_PARTITION}
+    assert "open transactions" not in guest.changed
 
 
 @pytest.mark.parametrize(
