@@ -227,5 +227,21 @@ def client_context(ca: str | None = None, cert: str | tuple[str, str] | None = N
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if cert is not None:
-        context.load_cert_chain(*((cert,) if isinstance(cert, str) else cert))
+        load_own(context, *((cert,) if isinstance(cert, str) else cert))
     return context
+
+
+def load_own(context: ssl.SSLContext, certificate: str, key: str | None = None) -> None:
+    """Gives the context a certificate of its own. Raises OSError (ssl.SSLError is one)."""
+    try:
+        context.load_cert_chain(certificate, key, _no_password)
+    except ssl.SSLError as error:
+        if error.reason != "KEY_VALUES_MISMATCH":
+            raise
+        text = "the key is not that of the file's first certificate; behind that one come those of its authorities"
+        raise OSError(text) from None
+
+
+def _no_password() -> str:
+    """Instead of asking for it on the terminal, where the event loop would wait."""
+    raise OSError("the key has a password; write it without: openssl pkey -in KEY -out PLAIN")

@@ -41,7 +41,7 @@ from krappy.errors import ConfigError
 from krappy.settings.security import SecuritySettings
 from krappy.settings.server import ServerConfig
 from krappy.settings.zookeeper import ZooKeeperSettings
-from krappy.tls import TlsSocket, client_context
+from krappy.tls import TlsSocket, client_context, load_own
 
 LOOK_SECONDS = 10.0  # between two looks at the files
 KEPT = 10_000  # client certificates whose chains end before them
@@ -248,7 +248,7 @@ class ServerTls:
         # could be written. Nobody can cut a message short in this way: every message has its length.
         context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF
         try:
-            context.load_cert_chain(settings.tls_certificate, settings.tls_key or None, password=_no_password)
+            load_own(context, settings.tls_certificate, settings.tls_key or None)
         except (OSError, ValueError) as error:
             key = settings.tls_key or settings.tls_certificate
             text = f"tls_certificate, tls_key: {settings.tls_certificate} and {key} are no certificate and its key"
@@ -395,11 +395,6 @@ def _authorities(file: str, context: ssl.SSLContext) -> Authorities:
 
 def _hash(certificate: bytes) -> bytes:
     return hashlib.sha256(certificate).digest()
-
-
-def _no_password() -> str:
-    """Instead of asking for it on the terminal."""
-    raise ValueError("the key has a password; write it without: openssl pkey -in KEY -out PLAIN")
 
 
 def _signature(file: str) -> tuple[int, int, int] | None:

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 from krappy.server.sockets import has_left
 from krappy.tls import MOST_CERTIFICATES, PART, PIECE, TlsSocket, client_context
@@ -293,3 +294,21 @@ def test_what_clients_refuse_does_not_depend_on_python(monkeypatch: pytest.Monke
     made.verify_flags |= ssl.VERIFY_X509_STRICT
     monkeypatch.setattr(ssl, "create_default_context", lambda cafile: made)
     assert not client_context().verify_flags & ssl.VERIFY_X509_STRICT
+
+
+def test_a_key_with_a_password_asks_nobody_on_the_terminal(authority: Authority, tmp_path: Path) -> None:
+    """The event loop would wait for the answer."""
+    certificate, locked = authority.issue("client"), tmp_path / "locked.pem"
+    key = serialization.load_pem_private_key(Path(certificate).read_bytes(), None)
+    encrypted = serialization.BestAvailableEncryption(b"the-password")
+    form = serialization.PrivateFormat.PKCS8
+    locked.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, encrypted))
+    with pytest.raises(OSError, match="the key has a password; write it without: openssl pkey"):
+        client_context(authority.ca, (certificate, str(locked)))
+
+
+def test_an_authority_before_the_own_certificate(authority: Authority, tmp_path: Path) -> None:
+    certificate, turned = authority.issue("client"), tmp_path / "turned.pem"
+    turned.write_text(Path(authority.ca).read_text() + Path(certificate).read_text())
+    with pytest.raises(OSError, match="the key is not that of the file's first certificate"):
+        client_context(authority.ca, str(turned))
