@@ -58,6 +58,7 @@ class Peer:
         self._frames: Iterator[tuple[int, Any]] = iter(())
         self._kept: dict[int, deque[Answer | KrappyError]] = {}
         self._last = 0
+        self.signs = 0  # of life, which the broker has sent though no answer was due
 
     def __enter__(self) -> Peer:
         return self
@@ -99,6 +100,9 @@ class Peer:
                 id = take_id(values)
                 if kind == ERROR:
                     return id, read_error(values)
+                if id == 0:  # a sign of life
+                    self.signs += 1
+                    continue
                 return id, read_answer(ANSWERS[kind & 0x7FFFFFFF], values)
             try:
                 data = self.socket.recv(1 << 18)

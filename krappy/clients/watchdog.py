@@ -10,10 +10,10 @@ It may be the connection alone that is dead, as when something between forgot it
 So the client connects to the hanging broker once more. If that is answered, and the old connection still brings nothing
 a second later, the old one counts as lost.
 
-A broker that only takes long still answers pings. A leader that hangs, and that nobody has replaced, keeps its
-connections: sending a request again would help nobody. A broker that hangs and leads nothing, as far as is known, is
-left after some seconds in any case: any other will do as `home`, or tells who coordinates a group. These seconds are
-more, because the leases of a member end with its connection.
+A broker that only takes long still answers pings, or shows that it lives while they have to wait. A leader that hangs,
+and that nobody has replaced, keeps its connections: sending a request again would help nobody. A broker that hangs and
+leads nothing, as far as is known, is left after some seconds in any case: any other will do as `home`, or tells who
+coordinates a group. These seconds are more, because the leases of a member end with its connection.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ from krappy.server.throttled import HELD, over_quota
 from krappy.settings.listeners import NATIVE
 from krappy.waiting import Later, wait_any
 from krappy.wire import mistaken
+from krappy.wire.frames import ANSWER, frame
 from krappy.wire.messages import (
     REQUESTS,
     Answer,
@@ -47,7 +48,7 @@ from krappy.wire.messages import (
     parse,
     take_id,
 )
-from krappy.wire.schema import unpack_request
+from krappy.wire.schema import pack, unpack_request
 
 if TYPE_CHECKING:
     from krappy.server.server import Server
@@ -61,6 +62,8 @@ NO_EVENTS = frozenset(each.kind for each in (ConsumerRegistration, Seek, Offsets
 FEW = 8  # waiting requests of one connection that begin at once; others begin in turns
 FAIR_TASKS = 8  # small waiting requests that it may have even when the server has too many
 ELEMENT = 150  # about how many bytes an element of a request's array takes
+SIGN_S = 1.0  # seconds between two signs of life while a peer's pings have to wait
+SIGN = frame(Ping.kind | ANSWER, pack({"id": 0}))  # it answers no request: clients ignore it
 
 
 class Native:
@@ -106,6 +109,7 @@ class Connection(Channel):
         self._tasks = 0
         self._asked: dict[type[Request], AskedFor] = {}  # kept, since making one takes as long as a lookup of a key
         self._beginning = trio.Lock()  # held by the one of its tasks that waits for its turn to begin
+        self._seen, self._signed_at = 0, 0.0  # how much had been received at the last look; when it showed life
 
     def _broken(self, error: KrappyError) -> None:
         spoken = error.details.get("spoken")
@@ -119,6 +123,23 @@ class Connection(Channel):
     @property
     def _patience(self) -> float:
         return min(super()._patience, self.session.patience)
+
+    def look(self, now: float) -> None:
+        super().look(now)
+        came, self._seen = self.received - self._seen, self.received
+        if now - self._signed_at >= SIGN_S and self._keeps_pings_waiting(came > 0):
+            self._signed_at = now
+            self._send(SIGN)
+
+    def _keeps_pings_waiting(self, goes_on: bool) -> bool:
+        """Whether a ping of the peer would not be read soon, though all is well: because of a quota, for memory or a
+        turn, or behind a large frame that is still coming. `goes_on`: bytes have come."""
+        if not self.requests or self._locked or self._finishing or self._outbox.size:
+            return False
+        if self._server.broker.stillness.was:  # it may not be well
+            return False
+        halfway = bool(self._rest) or self._large is not None
+        return self._silent_since == math.inf or (halfway and goes_on)
 
     def _close_session(self) -> None:
         self.session.close()

@@ -196,6 +196,22 @@ def test_the_blocking_client_leaves_a_dead_connection(several: Cluster) -> None:
         assert time.monotonic() - began < 20
 
 
+def test_a_client_over_its_quota_keeps_its_connection(several: Cluster) -> None:
+    """Its pings have to wait, too. If it sent again what waits, that would count again."""
+    several.create("t", 1)
+    with blocking.connect(several.proxies[1].to) as client:
+        client.security.alter_quotas({"producer_byte_rate": 100_000.0}, user="ANONYMOUS")
+    with blocking.connect(several.addresses, timeout=60) as client:
+        table = client.table("t")
+        table.put("k", b"v")
+        accepted = several.proxies[1].accepted
+        table.put("k", bytes(900_000))
+        began = time.monotonic()
+        table.put("k", b"w")
+        assert time.monotonic() - began > 6
+        assert several.proxies[1].accepted == accepted
+
+
 @pytest.mark.parametrize("anyio_backend", ["trio"])  # it takes long
 async def test_a_change_goes_to_a_third_broker_if_the_second_hangs(
     several: Cluster, monkeypatch: pytest.MonkeyPatch

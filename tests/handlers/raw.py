@@ -45,6 +45,8 @@ class Raw:
             for kind, body in self._reader.frames():
                 values = unpack(body)
                 its = take_id(values)
+                if its == 0 and kind != ERROR:  # a sign of life
+                    continue
                 found: Answer | KrappyError = (
                     read_error(values) if kind == ERROR else read_answer(ANSWERS[kind & 0x7FFFFFFF], values)
                 )

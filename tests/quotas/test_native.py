@@ -84,6 +84,7 @@ def test_a_producer_is_silenced_and_a_pong_tells_it(broker: RunningBroker, quota
         assert time.monotonic() - before > 2.3
         assert watch.seconds < 20  # the connection goes on; the pong says how long it was silenced
         assert 2300 < pong.throttled < 2700
+        assert raw.signs  # else the client would take its connection for dead
 
 
 def test_reads_are_counted_and_polls_wait(broker: RunningBroker, quotas: Quotas) -> None:

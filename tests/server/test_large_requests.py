@@ -1,9 +1,10 @@
-"""A large request of Kafka's protocol is read in several turns, between which others have theirs."""
+"""A large request is read in several turns, between which others have theirs."""
 
 from __future__ import annotations
 
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from krappy.records import batch
 from krappy.server.turns import Turns
 from krappy.store.disk import File
 from krappy.testing.running import run_broker
+from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, encode_request
 from krappy.wire.kafka.reading import STEP
 from tests.kafka.raw import Closed, Raw, fetch, produce
+from tests.peer import TIMEOUT, Peer
 
 MANY = 20_000
 
@@ -91,3 +94,21 @@ def test_a_broken_one_ends_the_connection_behind_the_answers_to_earlier_ones(tmp
             raw.receive_frame()
         with Raw(running.kafka_address) as other:
             assert other.ask(ApiKey.API_VERSIONS)["api_keys"]
+
+
+@pytest.mark.parametrize("size", [100_000, 1_000_000])
+def test_a_frame_that_comes_slowly_gets_signs_of_life(tmp_path: Path, size: int) -> None:
+    """A ping behind it waits for long. If nothing came, a client would take the connection for dead, and begin
+    again."""
+    with run_broker(tmp_path / "data") as running, Peer(running.address) as peer:
+        handle = peer.producer("slow").handle
+        data = m.Message(handle, bytes(size)).frame(1000)
+        peer.socket.settimeout(0.05)
+        while peer.signs < 2:
+            peer.post(data[:1000])
+            data = data[1000:]
+            with suppress(TimeoutError):
+                peer.receive()
+        peer.post(data)
+        peer.socket.settimeout(TIMEOUT)
+        assert peer.answer(1000, m.MessageStored).offset == 0
