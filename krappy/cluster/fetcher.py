@@ -126,7 +126,7 @@ class LeaderFetch:
         self._settings = owner.settings
         largest = owner.settings.response_max_bytes + owner.largest_batch
         self._link = PeerLink(
-            *(self._address, CLIENT_ID, owner.way), timeout_s=owner.settings.silence_s, largest=largest
+            *(self._address, CLIENT_ID, owner.way), silence_s=owner.settings.silence_s, largest=largest
         )
         self._followed: dict[PartitionKey, FollowedPartition] = {}
         self._unnamed: dict[PartitionKey, FollowedPartition] = {}  # those that the next request names, if they are due

@@ -60,13 +60,15 @@ class PeerLink:
         way: InterBroker = InterBroker(),  # noqa: B008  (a constant)
         *,
         timeout_s: float = TIMEOUT_S,
+        silence_s: float | None = None,
         largest: int = LARGEST,
         together: int | None = None,
     ) -> None:
-        """`together`: how many requests are asked at the same time, of one user as many as are left for others; None:
-        any number."""
+        """`silence_s`: in place of `timeout_s` once it is connected and logged in. `together`: how many requests are
+        asked at the same time, of one user as many as are left for others; None: any number."""
         self._address, self._client_id, self._way = address, client_id, way
         self._timeout_s, self._largest = timeout_s, largest
+        self._silence_s = timeout_s if silence_s is None else silence_s
         self._turns = None if together is None else UserTurns(together)
         self._sending = trio.StrictFIFOLock()
         self._connection: _Connection | None = None
@@ -154,6 +156,7 @@ class PeerLink:
         connection.take_versions(await self._attempt(connection, connection.ask(ApiKey.API_VERSIONS, SOFTWARE)))
         if self._way.login is not None:
             await self._attempt(connection, self._log_in(connection))
+        connection.timeout_s = self._silence_s
         return connection
 
     async def _log_in(self, connection: _Connection) -> None:
@@ -194,7 +197,7 @@ class _Connection:
         self.is_over = False
         self.renewed_at = inf  # when it has to be logged in again, on trio's clock
         self._stream, self._address, self._client_id = stream, address, client_id
-        self._timeout_s, self._largest = timeout_s, largest
+        self.timeout_s, self._largest = timeout_s, largest
         self._receiving = trio.StrictFIFOLock()  # so that answers go to the waiting requests in their order
         self._asked: list[tuple[int, ApiKey, int]] = []  # correlation id, API and version of the requests that wait
         self._number = 0
@@ -225,12 +228,12 @@ class _Connection:
         self._number = (self._number + 1) & 0x7FFFFFFF
         data = encode_request(api_key, version, self._number, self._client_id, body)
         try:
-            with trio.fail_after(self._timeout_s):
+            with trio.fail_after(self.timeout_s):
                 await self._stream.send_all(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise ConnectionLost(f"{self}: the connection was lost") from error
         except trio.TooSlowError:
-            raise RequestTimeout(f"{self}: no request could be sent for {self._timeout_s:g} s") from None
+            raise RequestTimeout(f"{self}: no request could be sent for {self.timeout_s:g} s") from None
         self._asked.append((self._number, api_key, version))
 
     async def ask(self, api_key: ApiKey, body: Mapping[str, Any]) -> Message:
@@ -250,7 +253,7 @@ class _Connection:
 
     async def _frame(self, held_s: float, begun: Callable[[], object]) -> memoryview:
         """The bytes of the next answer, after its size."""
-        await self._receive(4, CHUNK, held_s + self._timeout_s)
+        await self._receive(4, CHUNK, held_s + self.timeout_s)
         got = self._got
         size = int.from_bytes(got[:4], "big", signed=True)
         if spoken(bytes(got[:4])) == "TLS":
@@ -260,7 +263,7 @@ class _Connection:
         begun()
         end = 4 + size
         while len(got) < end:
-            await self._receive(len(got) + 1, min(CHUNK, end - len(got)), self._timeout_s)
+            await self._receive(len(got) + 1, min(CHUNK, end - len(got)), self.timeout_s)
         self._got = got[end:]
         return memoryview(got)[4:end]
 

@@ -269,15 +269,16 @@ Change = Callable[[Message, Message], Message]  # (request, answer) -> the answe
 
 
 class Listener:
-    """A listener of Kafka's protocol. `hears` is called with each Fetch request. `changes` makes the answer that is
-    sent. `speaks` turns the bytes of an answer into the pieces that are sent; at a piece None the connection ends.
-    `versions`: the answer to ApiVersions."""
+    """A listener of Kafka's protocol. `greets` is called with each ApiVersions request, `hears` with each Fetch.
+    `changes` makes the answer that is sent. `speaks` turns the bytes of an answer into the pieces that are sent; at a
+    piece None the connection ends. `versions`: the answer to ApiVersions."""
 
     def __init__(self, broker: MemoryBroker) -> None:
         self.broker = broker
         self.address = ("127.0.0.1", 0)
         self.requests: list[Message] = []
         self.connections = 0
+        self.greets: Callable[[Message], Awaitable[None]] | None = None
         self.hears: Callable[[Message], Awaitable[None]] | None = None
         self.changes: Change = lambda request, answer: answer
         self.speaks: Callable[[bytes], Sequence[bytes | None]] = lambda data: [data]
@@ -293,6 +294,8 @@ class Listener:
                 request, _ = read_request(header.api_key, header.version, frame[header.body_at :])
                 answer: Any
                 if header.api_key is ApiKey.API_VERSIONS:
+                    if self.greets is not None:
+                        await self.greets(request)
                     answer = self.versions
                 else:
                     self.requests.append(request)

@@ -225,6 +225,24 @@ def test_a_broker_that_may_wait_has_so_much_longer() -> None:
     trio.run(main)
 
 
+def test_a_link_that_is_up_may_be_silent_for_less_time() -> None:
+    """A broker with much to do, as handshakes of TLS, may let others wait for their connections."""
+
+    async def main() -> None:
+        async with linked(timeout_s=30, silence_s=1) as (listener, link):
+
+            async def hear(request: Message) -> None:
+                await trio.sleep(2)
+
+            listener.greets = hear
+            await link.ask(ApiKey.FETCH, asking())
+            listener.hears = hear
+            with pytest.raises(RequestTimeout, match="no answer for 1 s"):
+                await link.ask(ApiKey.FETCH, asking())
+
+    trio.run(main)
+
+
 def test_an_answer_may_take_long_but_not_stop() -> None:
     async def main(stops: bool) -> None:
         async with linked(timeout_s=3) as (listener, link):
