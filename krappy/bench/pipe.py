@@ -16,11 +16,12 @@ from typing import Any
 from krappy.clients.values import address as parse_address
 from krappy.errors import ConnectionLost, KrappyError
 from krappy.wire import messages
-from krappy.wire.frames import ERROR, FrameReader
-from krappy.wire.messages import Request
+from krappy.wire.frames import ANSWER, ERROR, FrameReader
+from krappy.wire.messages import Ping, Request
 
 Frame = Callable[[int], bytes]  # from a request's number, which is its id, to its frame
 CHUNK = 256 << 10  # bytes asked for in one receive
+SIGN = Ping.kind | ANSWER  # of an answer that tells nothing but its id: the broker shows that it lives
 
 
 class Pipe:
@@ -41,11 +42,7 @@ class Pipe:
         self.socket.setblocking(True)
         self.socket.sendall(request.frame(0))
         while True:
-            self.reader.feed(self._receive())
-            for kind, body in self.reader.frames():
-                values = messages.unpack(body)
-                if kind == ERROR:
-                    raise messages.read_error(values)
+            for values in self.answers():
                 return values
 
     def send(self, data: bytes) -> None:
@@ -68,14 +65,16 @@ class Pipe:
         del self.unsent[:count]
 
     def answers(self) -> list[dict[str, Any]]:
-        """Receives once, and returns the fields of each complete answer. Raises the broker's error."""
+        """Receives once, and returns the fields of each complete answer, but for signs of life. Raises the broker's
+        error."""
         self.reader.feed(self._receive())
         found = []
         for kind, body in self.reader.frames():
             values = messages.unpack(body)
             if kind == ERROR:
                 raise messages.read_error(values)
-            found.append(values)
+            if kind != SIGN or len(values) > 1:
+                found.append(values)
         return found
 
     def _receive(self) -> bytes:

@@ -109,7 +109,7 @@ class Connection(Channel):
         self._tasks = 0
         self._asked: dict[type[Request], AskedFor] = {}  # kept, since making one takes as long as a lookup of a key
         self._beginning = trio.Lock()  # held by the one of its tasks that waits for its turn to begin
-        self._seen, self._signed_at = 0, 0.0  # how much had been received at the last look; when it showed life
+        self._seen, self._signed_at = (0, 0), 0.0  # `received` and `requests` at the last look; when it showed life
 
     def _broken(self, error: KrappyError) -> None:
         spoken = error.details.get("spoken")
@@ -126,20 +126,23 @@ class Connection(Channel):
 
     def look(self, now: float) -> None:
         super().look(now)
-        came, self._seen = self.received - self._seen, self.received
-        if now - self._signed_at >= SIGN_S and self._keeps_pings_waiting(came > 0):
+        before, self._seen = self._seen, (self.received, self.requests)
+        if now - self._signed_at >= SIGN_S and self._keeps_pings_waiting(*before):
             self._signed_at = now
             self._send(SIGN)
 
-    def _keeps_pings_waiting(self, goes_on: bool) -> bool:
+    def _keeps_pings_waiting(self, received: int, requests: int) -> bool:
         """Whether a ping of the peer would not be read soon, though all is well: because of a quota, for memory or a
-        turn, or behind a large frame that is still coming. `goes_on`: bytes have come."""
-        if not self.requests or self._locked or self._finishing or self._outbox.size:
+        turn, or behind a large frame that is still coming. `received`, `requests`: how much had come, and how many had
+        begun, at the last look."""
+        if not requests or requests != self.requests or self._locked or self._finishing or self._outbox.size:
             return False
         if self._server.broker.stillness.was:  # it may not be well
             return False
         halfway = bool(self._rest) or self._large is not None
-        return self._silent_since == math.inf or (halfway and goes_on)
+        if self.received > received:
+            return halfway
+        return self._silent_since == math.inf
 
     def _close_session(self) -> None:
         self.session.close()
