@@ -170,7 +170,7 @@ class Segment:
     def _open(self) -> Handle:
         try:
             file = self._proven(self.disk.open(self.path()))
-            if self.retired:  # by now the file of this name may be a cleaned segment, or of another log
+            if self.retired:  # the file of this name may have been a cleaned segment, or of another log
                 raise FileNotFoundError(f"{self.path()} is no segment of its log any more")
         except FileNotFoundError:
             if self.held is None:
@@ -184,13 +184,14 @@ class Segment:
 
     def _proven(self, file: File) -> File:
         """The file; if the segment has a proof, as a ProvenFile whose reads are compared with the checksums. Missing or
-        damaged checksums are made anew. Raises CorruptBatch when the segment is damaged as well, OSError."""
+        damaged checksums are made anew. Raises CorruptBatch when the segment is damaged as well, OSError. A retired
+        segment's file is given unproven if it is another one by now."""
         if self.proof is None:
             return file
         sums = Sums.read(self.disk, self.path(SUMS), self.size, self.proof)
         if sums is None:
             sums = Sums.of(file, self.size)
-            if sums.proof != self.proof:
+            if sums.proof != self.proof and not self.retired:
                 raise self.corrupt(0, f"its {SUMS} can't be read, and it does not match their proof: both are damaged")
             if not self.retired:
                 with contextlib.suppress(OSError):  # a full disk must not stop a reader

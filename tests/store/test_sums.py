@@ -15,9 +15,10 @@ from krappy.errors import CorruptBatch, StorageError
 from krappy.records import batch
 from krappy.store import checkpoint as checkpoints
 from krappy.store import sums as module
-from krappy.store.disk import OS_DISK
-from krappy.store.format import SUMS_BLOCK
+from krappy.store.disk import OS_DISK, File
+from krappy.store.format import SUMS, SUMS_BLOCK
 from krappy.store.log import Log
+from krappy.store.pool import POOL
 from krappy.store.sums import ProvenFile, Summing, Sums
 from tests.long import some
 from tests.store.compacted import CONFIG, Table
@@ -222,6 +223,27 @@ def test_a_log_that_an_older_version_cleaned_gets_its_sums_at_its_next_cleaning(
     table.log.close()
     with pytest.raises(CorruptBatch):
         opened(tmp_path, CONFIG).read(0, 100)
+
+
+def test_a_reader_that_is_late_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It opens a file of the name that it knows, but a cleaning has put another file in its place meanwhile."""
+    table = cleaned(tmp_path)
+    segment = next(each for each in table.log._segments if each.proof is not None)
+    POOL.discard(segment)
+    open_file = segment.disk.open
+
+    def late(path: Path, **how: bool) -> File:
+        monkeypatch.undo()
+        segment.pin()
+        segment.path(SUMS).unlink()
+        new = path.with_suffix(".new")
+        new.write_bytes(b"another one")
+        new.rename(path)
+        return open_file(path, **how)
+
+    monkeypatch.setattr(type(segment.disk), "open", staticmethod(late))
+    assert segment.handle().file is segment.file
+    segment.release()
 
 
 def test_a_segment_that_goes_takes_its_sums_along(tmp_path: Path) -> None:
