@@ -14,7 +14,7 @@ from krappy.core.cluster.image import Image, PartitionImage, Registration, Topic
 from krappy.core.epochs import Epochs
 from krappy.core.security.principal import Principal
 from krappy.core.throttle import ReplicationQuotas
-from krappy.errors import CorruptBatch, KrappyError, NotLeader, OffsetOutOfRange, UnknownPartition
+from krappy.errors import CorruptBatch, KrappyError, NotLeader, OffsetOutOfRange, ProtocolError, UnknownPartition
 from krappy.handlers.kafka.api_versions import what_is_served
 from krappy.handlers.kafka.fetch import fetch
 from krappy.ports import Raw
@@ -287,10 +287,11 @@ class Listener:
     async def serve(self, stream: trio.SocketStream) -> None:
         self.connections += 1
         session = kafka_session(self.broker, listener=LISTENER)
-        frames = _Frames(stream)
+        frames, known = _Frames(stream), False
         try:
             while frame := await frames.next():
                 header = parse_header(frame)
+                known = True
                 request, _ = read_request(header.api_key, header.version, frame[header.body_at :])
                 answer: Any
                 if header.api_key is ApiKey.API_VERSIONS:
@@ -316,6 +317,10 @@ class Listener:
                     await trio.lowlevel.checkpoint()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
+        except ProtocolError:
+            if known:
+                raise
+            self.connections -= 1  # a client of another test looks for its broker, which had this port
         finally:
             await trio.aclose_forcefully(stream)
 
