@@ -248,6 +248,20 @@ class Disk:
         finally:
             file.close()
 
+    def open_or_make(self, path: Path, *, sync: bool = True) -> tuple[File, bytes]:
+        """A file that is overwritten in place, and what it has. An empty one is made if it is missing or can't be read,
+        durably with `sync`. Raises OSError."""
+        try:
+            data = self.read_file(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, *UNREADABLE):
+                raise
+            data = b""
+            self.write_file(path, data, sync=sync)
+            if sync:
+                self.fsync_dir(path.parent)
+        return self.open(path, write=True), data
+
     def replace_file(self, path: Path, data: Buffer) -> None:
         """As `write_file`, but a new file takes the place of the old one, which a backup may hold. Raises OSError: then
         the old one is still there."""

@@ -6,11 +6,10 @@ count is below ZooKeeper's is an old copy. FORMAT.md has the bytes.
 
 from __future__ import annotations
 
-import errno
 from contextlib import suppress
 from pathlib import Path
 
-from krappy.store.disk import OS_DISK, UNREADABLE, Disk
+from krappy.store.disk import OS_DISK, Disk
 from krappy.store.format import PULSE_COUNT
 from krappy.store.refusals import refusals
 
@@ -22,15 +21,7 @@ class Pulse:
         """Makes the file if it is missing. Raises StorageError."""
         self.count = 0
         with refusals(path):
-            try:
-                data = disk.read_file(path)
-            except OSError as error:
-                if error.errno not in (errno.ENOENT, *UNREADABLE):
-                    raise
-                disk.write_file(path, b"")
-                disk.fsync_dir(path.parent)
-                data = b""
-            self._file = disk.open(path, write=True)
+            self._file, data = disk.open_or_make(path)
         if len(data) == PULSE_COUNT.size:
             [self.count] = PULSE_COUNT.unpack(data)
 

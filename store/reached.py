@@ -17,7 +17,6 @@ that the disk refuses is skipped. FORMAT.md has the bytes.
 
 from __future__ import annotations
 
-import errno
 import zlib
 from collections.abc import Iterable
 from contextlib import suppress
@@ -25,7 +24,7 @@ from pathlib import Path
 from threading import Lock
 
 from krappy.errors import StorageError
-from krappy.store.disk import OS_DISK, UNREADABLE, Disk
+from krappy.store.disk import OS_DISK, Disk
 from krappy.store.format import REACHED_BODY, REACHED_CRC, REACHED_SIZE
 from krappy.store.local_replicas import ReplicaId
 from krappy.store.refusals import refusals
@@ -68,14 +67,7 @@ class ReachedFile:
         # A process that was killed may have cleared records without a sync, so that a loss of power brings them back.
         self._is_synced = False
         with refusals(path):
-            try:
-                data = disk.read_file(path)
-            except OSError as error:
-                if error.errno not in (errno.ENOENT, *UNREADABLE):
-                    raise
-                data = b""
-                disk.write_file(path, data, sync=False)
-            self._file = disk.open(path, write=True)
+            self._file, data = disk.open_or_make(path, sync=False)
         self._free = []  # positions of records that can be overwritten
         self._end = -(-len(data) // REACHED_SIZE) * REACHED_SIZE
         for position in range(0, self._end, REACHED_SIZE):

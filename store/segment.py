@@ -191,9 +191,10 @@ class Segment:
         sums = Sums.read(self.disk, self.path(SUMS), self.size, self.proof)
         if sums is None:
             sums = Sums.of(file, self.size)
-            if sums.proof != self.proof and not self.retired:
-                raise self.corrupt(0, f"its {SUMS} can't be read, and it does not match their proof: both are damaged")
             if not self.retired:
+                if sums.proof != self.proof:
+                    text = f"its {SUMS} can't be read, and it does not match their proof: both are damaged"
+                    raise self.corrupt(0, text)
                 with contextlib.suppress(OSError):  # a full disk must not stop a reader
                     self.disk.replace_file(self.path(SUMS), sums.pack())
         return ProvenFile(file, sums)
