@@ -229,6 +229,16 @@ class Disk:
         finally:
             file.close()
 
+    def read_derived(self, path: Path) -> bytes:
+        """As `read_file`, for a file that can be made anew from others: one whose bytes the disk has lost counts as
+        missing. Raises OSError."""
+        try:
+            return self.read_file(path)
+        except OSError as error:
+            if error.errno in UNREADABLE:
+                raise FileNotFoundError(errno.ENOENT, f"it can't be read: {error.strerror}", str(path)) from error
+            raise
+
     def read_through(self, path: Path) -> None:
         """Reads all of a file, to see whether it can be read. Raises OSError."""
         file = self.open(path)

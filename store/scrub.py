@@ -70,13 +70,13 @@ class _IndexCheck:
         for suffix in (INDEX, TIME_INDEX):
             path = segment.path(suffix)
             try:
-                data = segment.disk.read_file(path)
+                data = segment.disk.read_derived(path)
                 if suffix == INDEX:
                     offsets = OffsetIndex.unpack(data, segment.size)
                 else:
                     times = TimeIndex.unpack(data)
             except FileNotFoundError:
-                self._problems.append(f"{path}: it is missing")
+                self._problems.append(f"{path}: it is missing, or can't be read")
             except BadIndex as error:
                 self._problems.append(f"{path}: {error}")
         return offsets, times

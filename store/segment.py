@@ -177,7 +177,7 @@ class Segment:
                 raise
             return self.held  # it was pinned, and its file removed, since `handle` looked
         try:
-            index = OffsetIndex.unpack(self.disk.read_file(self.path(INDEX)), self.size)
+            index = OffsetIndex.unpack(self.disk.read_derived(self.path(INDEX)), self.size)
         except (FileNotFoundError, BadIndex):
             index = self.rebuild(file).offsets
         return Handle(file, index)
@@ -238,7 +238,7 @@ class Segment:
         if indexer is not None:
             return indexer.times
         try:
-            times = TimeIndex.unpack(self.disk.read_file(self.path(TIME_INDEX)))
+            times = TimeIndex.unpack(self.disk.read_derived(self.path(TIME_INDEX)))
         except FileNotFoundError as error:
             raise BadIndex(str(error)) from None
         # Its entries may be true and its end be missing: then every lookup would walk through the whole segment.

@@ -51,10 +51,10 @@ class Sums:
 
     @classmethod
     def read(cls, disk: Disk, path: Path, size: int, proof: int) -> Sums | None:
-        """Reads `.sums` of a segment of `size` bytes; None when the file is missing or does not match `proof`. Raises
-        OSError."""
+        """Reads `.sums` of a segment of `size` bytes; None when the file is missing, has unreadable bytes or does not
+        match `proof`. Raises OSError."""
         try:
-            data = disk.read_file(path)
+            data = disk.read_derived(path)
         except FileNotFoundError:
             return None
         if len(data) != 4 * -(-size // SUMS_BLOCK) or crc32c(data) != proof:

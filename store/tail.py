@@ -165,8 +165,8 @@ class LogTail:
             return indexer, (NONE, NONE)
         base = segment.base_offset
         with contextlib.suppress(FileNotFoundError, BadIndex):
-            entries = self.disk.read_file(segment.path(INDEX))[: INDEX_ENTRY.size * saved.entries]
-            times = self.disk.read_file(segment.path(TIME_INDEX))[: TIME_ENTRY.size * saved.time_entries]
+            entries = self.disk.read_derived(segment.path(INDEX))[: INDEX_ENTRY.size * saved.entries]
+            times = self.disk.read_derived(segment.path(TIME_INDEX))[: TIME_ENTRY.size * saved.time_entries]
             if zlib.crc32(entries) == saved.entries_crc and zlib.crc32(times) == saved.time_entries_crc:
                 indexer.offsets = OffsetIndex.unpack(entries, saved.position)
                 indexer.times = TimeIndex.unpack(times)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from krappy.records import batch
 from krappy.settings.topic import TopicConfig
 from krappy.store import index
+from krappy.store.disk import Disk
 from krappy.store.log import Log
 from tests.long import some
 from tests.store.faulty_disk import Everything, FaultyDisk, Keep
@@ -69,6 +72,32 @@ def test_a_bad_index_is_rebuilt(tmp_path: Path, suffix: str, how: str, killed: b
     if not killed:
         rebuilt = f"the indexes of {log_files(tmp_path)[-1].name} were rebuilt"
         assert log.recovery.notes == ([] if how == "longer" else [rebuilt])
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("killed", [False, True])
+def test_an_index_whose_bytes_the_disk_has_lost_is_rebuilt(tmp_path: Path, suffix: str, killed: bool) -> None:
+    """As if each were on a bad sector, until a new file takes its place."""
+    log = filled(tmp_path, 60)
+    if not killed:
+        log.close()
+    bad = {path.stat().st_ino for path in log_files(tmp_path, suffix)}
+
+    class BadSectors(Disk):
+        def read_file(self, path: Path) -> bytes:
+            if path.exists() and path.stat().st_ino in bad:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+            return super().read_file(path)
+
+    log = opened(tmp_path, disk=BadSectors())
+    assert not log.recovery.damage
+    assert offsets(rows(log)) == list(range(180))
+    for offset in range(180):
+        assert log.find_timestamp(1000 + offset) == (offset, 1000 + offset)
+    assert not log.damage
+    closed = log_files(tmp_path, suffix)[:-1]
+    assert closed
+    assert not bad & {path.stat().st_ino for path in closed}
 
 
 def thinned(folder: Path, records: int, suffix: str, *cuts: slice) -> Iterator[Log]:
