@@ -13,20 +13,22 @@ from pathlib import Path
 
 from krappy.errors import StorageError
 from krappy.store.disk import OS_DISK, PRIVATE
+from krappy.store.refusals import refusals
 
 LISTING = "backup.json"  # the last file of a backup
 
 
 class FolderLock:
     """Holds `folder/lock` (flock). The folder is created, durably, if it is missing. Raises StorageError when another
-    process holds the lock, or the folder is a backup."""
+    process holds the lock, the folder is a backup, or the disk refuses."""
 
     def __init__(self, folder: Path) -> None:
         if (folder / LISTING).exists():
             does = "`krappy restore` makes a data folder of it, and `krappy doctor --backup` checks it"
             raise StorageError(f"{folder} is a backup: {does}")
-        OS_DISK.settle(folder, PRIVATE)  # whatever the umask is: a new folder will hold all events
-        self._fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with refusals(folder / "lock"):
+            OS_DISK.settle(folder, PRIVATE)  # whatever the umask is: a new folder will hold all events
+            self._fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -22,8 +22,10 @@ class Pulse:
         self.count = 0
         with refusals(path):
             self._file, data = disk.open_or_make(path)
-        if len(data) == PULSE_COUNT.size:
-            [self.count] = PULSE_COUNT.unpack(data)
+            if len(data) == PULSE_COUNT.size:
+                [self.count] = PULSE_COUNT.unpack(data)
+            else:
+                self._file.truncate(0)
 
     def beat(self) -> None:
         """Raises the count. If the disk refuses, the count stays as it is."""

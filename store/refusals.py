@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from krappy.errors import StorageError
 
+OWNER = "all of the data folder must belong to the user that the broker runs as"
+ADVICE = {
+    errno.EISDIR: "the broker keeps a file there: stop it, and move the folder of that name away",
+    errno.EACCES: OWNER,
+    errno.EPERM: OWNER,
+    errno.EROFS: "mount the disk so that the broker can write to it",
+}  # by the number of the error
+
 
 @contextmanager
 def refusals(folder: Path) -> Iterator[None]:
-    """Turns an OSError into a StorageError that names the folder."""
+    """Turns an OSError into a StorageError that names the folder, and says what to do where that is known."""
     try:
         yield
     except OSError as error:
-        raise StorageError(f"{folder}: {error}") from error
+        advice = ADVICE.get(error.errno or 0)
+        raise StorageError(f"{folder}: {error}{f'; {advice}' if advice else ''}") from error
 
 
 @contextmanager

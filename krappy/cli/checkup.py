@@ -10,6 +10,7 @@ The view itself is used as the map of the latest entries, so the memory needed d
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -26,7 +27,8 @@ from krappy.records import batch as batches
 from krappy.settings.topic import TopicConfig
 from krappy.store import identity, loss
 from krappy.store.catalog import LocalCatalog
-from krappy.store.format import REACHED, SET_ASIDE, TROUBLE
+from krappy.store.disk import OS_DISK
+from krappy.store.format import PULSE, REACHED, SET_ASIDE, TROUBLE
 from krappy.store.group_offsets import GroupOffsets
 from krappy.store.groups import GroupStore
 from krappy.store.hold import check_whole
@@ -34,7 +36,9 @@ from krappy.store.lock import FolderLock
 from krappy.store.log import Log
 from krappy.store.loss import Trouble
 from krappy.store.meta import Meta
+from krappy.store.pulse import Pulse
 from krappy.store.reached import Reached, ReachedFile
+from krappy.store.refusals import refusals
 from krappy.store.transactions import TransactionStore
 from krappy.store.views import Views
 from krappy.types import text_id
@@ -100,6 +104,7 @@ def check(data: Path, repair: bool, tell: Tell) -> Findings:
         stack.callback(meta.close)
         catalog = LocalCatalog(meta, change=False)
         found = Findings()
+        found.problems += _closed_parts(data)
         try:
             GroupStore(meta).load_all()
             GroupOffsets(meta).load_all()
@@ -150,6 +155,20 @@ def _strangers(data: Path, catalog: LocalCatalog, stored: Sequence[StoredPartiti
     topics = data / "topics"
     found = identity.unclaimed(topics, known) if topics.is_dir() else []
     return [f"{path}: belongs to no topic" for path in found]
+
+
+def _closed_parts(data: Path) -> list[str]:
+    """Problems: smaller parts of the folder that a broker could not open at its start."""
+    opening: dict[str, Callable[[Path], object]] = {PULSE: Pulse, "staging": OS_DISK.names}
+    found = []
+    for name, open_part in opening.items():
+        if os.path.lexists(data / name):
+            try:
+                with refusals(data / name):
+                    open_part(data / name)
+            except StorageError as error:
+                found.append(str(error))
+    return found
 
 
 def _close(views: Views, found: Findings) -> None:

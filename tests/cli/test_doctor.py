@@ -14,7 +14,7 @@ from krappy.entries.entry import pack_entry
 from krappy.errors import StorageError
 from krappy.records import batch
 from krappy.store.catalog import LocalCatalog
-from krappy.store.format import IDENTITY, LOG, file_name
+from krappy.store.format import IDENTITY, LOG, PULSE, REACHED, file_name
 from krappy.store.log import Log
 from krappy.store.meta import Meta
 from krappy.store.synced import Synced
@@ -375,3 +375,39 @@ def test_a_folder_that_is_no_broker_s_is_refused_and_left_alone(run: Krappy, tmp
     assert found.status == 1
     assert "not the data folder" in found.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_place_of_a_file_is_told_with_what_to_do(doctor: Callable[..., Result], data: Path) -> None:
+    """RocksDB takes a folder LOG for its file at one opening, and finds it damaged at the next."""
+    for name, advice in (
+        ("meta/LOG", "is a folder, and the catalog has only files: move it away"),
+        ("meta/accept-loss", "is a folder, and the catalog has only files: move it away"),
+        ("lock", "move the folder of that name away"),
+        (PULSE, "move the folder of that name away"),
+        (REACHED, "move the folder of that name away"),
+    ):
+        place, kept = data / name, data.with_name("kept")
+        is_there = place.exists()
+        if is_there:
+            place.rename(kept)
+        place.mkdir()
+        for _ in range(2):
+            found = doctor()
+            assert found.status == 1
+            assert f"{place}" in found.err + found.out
+            assert advice in found.err + found.out
+        if name != PULSE:  # only a broker of a cluster has it
+            with pytest.raises(StorageError, match=advice), run_broker(data, durability="os"):
+                pass
+        place.rmdir()
+        if is_there:
+            kept.rename(place)
+    assert doctor().status == 0
+
+
+def test_a_folder_of_staged_files_that_cannot_be_read_is_told(doctor: Callable[..., Result], data: Path) -> None:
+    (data / "staging").rmdir()
+    (data / "staging").symlink_to("staging")
+    found = doctor("--json")
+    assert found.status == 1
+    assert f"{data / 'staging'}: " in problems(found)
