@@ -385,3 +385,31 @@ def test_positions_in_a_topic_that_is_deleted_while_nobody_coordinates_their_gro
             until_answered(cluster, others, lambda raw: alone_is_made(raw, others[0]))
             until_known_anew(cluster, before, anew=True)
         assert until_answered(cluster, others, lambda raw: offsets(raw, "g")) == {1: 8}
+
+
+def test_a_topic_is_made_anew_while_the_coordinator_may_not_write(start: Start) -> None:
+    """Too few replicas of the groups' topic are in sync, so the positions in the deleted topic can't be removed there
+    for a while. The coordinator has no replica of that topic, so it does not have to remove files of it."""
+    with start() as cluster:
+        at = cluster.coordinator("g")
+        cluster.until_in_sync(OFFSETS)
+        others = [id for id in cluster.brokers if id != at]
+        until_answered(cluster, others, lambda raw: alone_is_made(raw, others[0]))
+        with Raw(kafka_of(cluster, at)) as raw:
+            wait_until(lambda: commit(raw, "g", 0, 7, "alone") == Code.NONE, "it is committed")
+            for id in others:
+                cluster.brokers[id].kill()
+            wait_until(lambda: all(each.isrs == [at] for each in cluster.partitions(OFFSETS).values()), "it is alone")
+            before = cluster.topic("alone")
+            until_answered(cluster, [at], delete_alone)
+            until_answered(cluster, [at], lambda raw: alone_is_made(raw, at))
+            until_known_anew(cluster, before, anew=True)
+            assert offsets(raw, "g") == {}
+        for id in others:
+            cluster.brokers[id].start()
+        cluster.until_in_sync(OFFSETS)
+        assert until_answered(cluster, [at], lambda raw: offsets(raw, "g")) == {}
+        with Raw(kafka_of(cluster, at)) as raw:
+            wait_until(lambda: commit(raw, "g", 0, 3, "alone") == Code.NONE, "it is committed")
+        cluster.brokers[at].kill()
+        assert until_answered(cluster, others, lambda raw: offsets(raw, "g")) == {0: 3}

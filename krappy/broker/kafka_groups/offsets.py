@@ -10,7 +10,8 @@ others from committing, not even through a group that they share.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import trio
@@ -21,7 +22,7 @@ from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.mixed import speaks_classic
 from krappy.core.kafka.offset import At, Offset
 from krappy.core.owned_memory import OwnedMemory
-from krappy.errors import KrappyError, StorageError
+from krappy.errors import CoordinatorNotAvailable, KrappyError, NotCoordinator, StorageError
 from krappy.ports.audit import whose
 from krappy.store.group_offsets import GroupChange, PendingAt
 from krappy.waiting import Later
@@ -243,10 +244,16 @@ class KafkaOffsets:
         await self._store.written(name).wait()
         return faults
 
-    def _drop(self, group: KafkaGroup, gone: Iterable[At], pending: Iterable[PendingAt] = ()) -> None:
-        gone, pending = list(gone), list(pending)
+    def _drop(self, group: KafkaGroup, gone: Collection[At]) -> None:
+        self._delete(group, gone)
+        self._remove(group, gone)
+
+    def _delete(self, group: KafkaGroup, gone: Collection[At], pending: Collection[PendingAt] = ()) -> None:
         if gone or pending:
             self._store.write(GroupChange(group.name, offsets=dict.fromkeys(gone), pending=dict.fromkeys(pending)))
+
+    def _remove(self, group: KafkaGroup, gone: Iterable[At], pending: Iterable[PendingAt] = ()) -> None:
+        """Removes them from memory."""
         for at in gone:
             self._charge([group.offsets.pop(at)], -1)
         for producer_id, *rest in pending:
@@ -257,7 +264,10 @@ class KafkaOffsets:
 
     async def forget_topic(self, topic: str, id: bytes) -> None:
         """Deletes all positions in a deleted topic. Positions in a new topic of the same name stay. No new ones come
-        meanwhile, since the topic is gone. Raises StorageError."""
+        meanwhile, since the topic is gone. Raises StorageError.
+
+        In a cluster this broker may not be allowed to write. Then they are gone from memory all the same, else the
+        group would go on from them in the new topic. The next load sees by the topic's id that they are stale."""
 
         def of_it(at: At, offset: Offset) -> bool:
             return topic in (at[0], self._runtime.topics.table_of(at[0])) and offset.topic_id in (b"", id)
@@ -269,7 +279,10 @@ class KafkaOffsets:
                 continue
             staged = group.pending.items()
             pending = [(pid, *at) for pid, some in staged for at, offset in some.items() if of_it(at, offset)]
-            self._drop(group, [at for at, offset in group.offsets.items() if of_it(at, offset)], pending)
+            gone = [at for at, offset in group.offsets.items() if of_it(at, offset)]
+            with suppress(NotCoordinator, CoordinatorNotAvailable):
+                self._delete(group, gone, pending)
+            self._remove(group, gone, pending)
 
     async def run(self) -> None:
         """Forgets expired offsets, again and again. Until cancelled."""
