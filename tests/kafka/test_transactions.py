@@ -97,6 +97,19 @@ def test_offsets_are_committed_with_the_transaction_or_not_at_all(raw: Raw, topi
 
 
 @pytest.mark.parametrize("commit", [False, True])
+def test_an_open_transaction_does_not_take_back_a_later_commit(raw: Raw, topic: str, commit: bool) -> None:
+    """As in Kafka: of two commits the later one counts, and a transaction's was made when it was staged."""
+    ours, group = Transactional(raw).init(), f"group-{next(_names)}"
+    assert ours.add_offsets(group) is Code.NONE
+    assert ours.commit_offset(group, topic, 5) is Code.NONE
+    position = {"partition_index": 0, "committed_offset": 50, "committed_metadata": ""}
+    body = {"group_id": group, "member_id": "", "topics": [{"name": topic, "partitions": [position]}]}
+    assert raw.ask(ApiKey.OFFSET_COMMIT, body, 8)["topics"][0]["partitions"][0]["error_code"] == Code.NONE
+    assert ours.end(commit=commit) is Code.NONE
+    assert committed_offset(raw, group, topic) == 50
+
+
+@pytest.mark.parametrize("commit", [False, True])
 def test_a_position_in_a_table_is_committed_with_the_transaction_too(raw: Raw, topic: str, commit: bool) -> None:
     ours, group, table = Transactional(raw).init(), f"group-{next(_names)}", f"{topic}@latest"
     assert ours.add_offsets(group) is Code.NONE

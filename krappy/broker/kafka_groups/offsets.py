@@ -103,8 +103,12 @@ class KafkaOffsets:
             return later
         offsets = self._as_kept(offsets)
         self._check_room(group.offsets, offsets)
-        self._store.write(GroupChange(group.name, None if group.offsets else group.head(), offsets=offsets))
+        # Offsets that transactions have staged before count no more, however they end.
+        earlier = [(id, *at) for id, staged in group.pending.items() for at in offsets if at in staged]
+        head = None if group.offsets else group.head()
+        self._store.write(GroupChange(group.name, head, offsets=offsets, pending=dict.fromkeys(earlier)))
         self._put(group.offsets, offsets)
+        self._remove(group, (), earlier)
         self._store.written(group.name).then(lambda _, error: later.resolve(_known(error)))
         return later
 
