@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from krappy.server.server import Server
 
 LOCKED_FRAME = 64 << 10  # bytes of a request before its peer has logged in
+LONGEST_NAME = 255  # characters of a user's name, or a mechanism's, that are noted
 MAX_STEPS = 8  # messages of one attempt
 HOUR_MS = 3_600_000  # after which a user with a token must log in again, unless the settings say something else
 LONGEST_MS = 2**53  # of a session
@@ -86,9 +87,10 @@ class Authenticator:
             return longest
         return max(1, min(int(1000 * (proved.expires - time.time())), longest or LONGEST_MS))
 
-    def exchange(self, mechanism: str) -> SaslExchange:
+    def exchange(self, mechanism: str, client: str) -> SaslExchange:
         """Raises UnsupportedMechanism."""
         if mechanism not in self.mechanisms:
+            self.note(mechanism[:LONGEST_NAME], "", "a mechanism that is not enabled here", client)
             raise UnsupportedMechanism(f"the mechanisms here are {', '.join(self.mechanisms)}")
         return SaslExchange(mechanism, self._users().credential, secrets.token_urlsafe(24))
 
@@ -129,7 +131,7 @@ class Authenticator:
 
     def note(self, mechanism: str, user: str, why: str, client: str) -> None:
         """Notes that somebody did not prove to be `user`, or may not log in as that user here."""
-        self._report("authentication_failed", client=client, mechanism=mechanism, user=user[:255], reason=why)
+        self._report("authentication_failed", client=client, mechanism=mechanism, user=user[:LONGEST_NAME], reason=why)
         self._audit().failed(mechanism, host_of(client), user, why)
 
     async def _failure(self, mechanism: str) -> AuthenticationFailed:
@@ -176,7 +178,7 @@ class ServerLogin:
         try:
             if self._exchange is not None:
                 raise IllegalLogin("a mechanism was named already")
-            self._exchange = self._shared.exchange(mechanism)
+            self._exchange = self._shared.exchange(mechanism, self._client)
         except BrokerError:
             self._ended()
             raise

@@ -125,6 +125,18 @@ def test_who_logs_in_and_who_fails(audited: Audited) -> None:
     audited.wait(lambda line: line["event"] == "authentication_failed" and line["mechanism"] == "HTTP")
 
 
+def test_who_names_an_unknown_mechanism_is_told(audited: Audited) -> None:
+    with Raw(audited.broker.kafka_addresses["SASL_PLAINTEXT"]) as raw, Native(audited.broker.address) as native:
+        told = raw.ask(ApiKey.SASL_HANDSHAKE, {"mechanism": "GSSAPI" + "I" * 1000})
+        assert told["error_code"] == Code.UNSUPPORTED_SASL_MECHANISM
+        with pytest.raises(errors.UnsupportedMechanism):
+            native.call(m.Authenticate("ANONYMOUS", b""))
+    for begins in ("GSSAPI", "ANONYMOUS"):
+        line = audited.wait(lambda line, begins=begins: line.get("mechanism", "").startswith(begins))  # type: ignore[misc]
+        assert (line["event"], line["host"]) == ("authentication_failed", "127.0.0.1")
+        assert line["reason"] == "a mechanism that is not enabled here"
+
+
 def test_denials_are_told_once_and_counted(audited: Audited, monkeypatch: pytest.MonkeyPatch) -> None:
     with logged_in(audited.broker, "ada", client_id="nosy") as raw:
         for _ in range(20):
