@@ -3,7 +3,8 @@
 Rules, kept here:
 
 - Only https, http to this machine itself, and, for keys, a file. No redirect is followed.
-- An answer has at most `LONGEST` bytes, and must be complete within `SECONDS`, however slowly its bytes come.
+- An answer has at most `LONGEST` bytes, and must be complete within `SECONDS`, however slowly those of its head or its
+  body come: else it would hold a thread.
 - The discovery document is read seldom, whatever browsers ask for.
 - Codes of logins, which anybody may send, have threads of their own: they keep nobody from reading keys.
 """
@@ -14,7 +15,7 @@ import json
 import math
 import ssl
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from http.client import HTTPException, HTTPResponse
 from time import monotonic
@@ -31,7 +32,6 @@ from krappy.tls import client_context
 
 LONGEST = 1 << 20  # bytes of an answer
 SECONDS = 10.0  # for one request
-PIECE = 64 << 10  # bytes that are read at once
 FRESH = 600.0  # seconds for which the discovery document counts
 PAUSE = 5.0  # seconds after which the document is asked for again, if that has failed
 TOGETHER = 4  # requests at a time, without those with a code
@@ -42,6 +42,50 @@ DISCOVERY = "/.well-known/openid-configuration"
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
         return None  # so that it is an HTTPError
+
+
+class TimelyFile:
+    """A socket's file that is read until some moment: the `timeout` of a socket bounds each wait alone."""
+
+    def __init__(self, file: Any, sock: Any, until: float) -> None:
+        self._file, self._sock, self._until = file, sock, until
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def readinto(self, buffer: Any) -> Any:
+        left = self._until - monotonic()
+        if left <= 0:
+            raise TimeoutError("its answer comes too slowly")
+        self._sock.settimeout(left)
+        return self._file.readinto(buffer)
+
+
+class TimelyResponse(HTTPResponse):
+    def __init__(self, sock: Any, *given: Any, until: float, **more: Any) -> None:
+        super().__init__(sock, *given, **more)
+        buffered: Any = type(self.fp)
+        self.fp = buffered(TimelyFile(self.fp.detach(), sock, until))
+
+
+class _Timely(urllib.request.AbstractHTTPHandler):
+    def do_open(self, http_class: Any, req: Any, **given: Any) -> Any:
+        until = monotonic() + SECONDS
+
+        def connection(*args: Any, **more: Any) -> Any:
+            made = http_class(*args, **more)
+            made.response_class = partial(TimelyResponse, until=until)
+            return made
+
+        return super().do_open(connection, req, **given)
+
+
+class _Http(_Timely, urllib.request.HTTPHandler):
+    pass
+
+
+class _Https(_Timely, urllib.request.HTTPSHandler):
+    pass
 
 
 class Provider:
@@ -61,7 +105,7 @@ class Provider:
         # Without the proxy for http: by http only this machine itself is asked.
         proxies = {name: url for name, url in urllib.request.getproxies().items() if name != "http"}
         self._opener = urllib.request.build_opener(
-            _NoRedirects, urllib.request.ProxyHandler(proxies), urllib.request.HTTPSHandler(context=context)
+            _NoRedirects, urllib.request.ProxyHandler(proxies), _Http, _Https(context=context)
         )
 
     async def keys(self) -> bytes:
@@ -122,9 +166,8 @@ class Provider:
             with open(unquote(parts.path), "rb") as file:
                 found: bytes = file.read(LONGEST + 1)
         else:
-            until = monotonic() + SECONDS
             with self._opener.open(urllib.request.Request(url, data, headers), timeout=SECONDS) as answer:
-                found = b"".join(_pieces(answer, until))
+                found = answer.read(LONGEST + 1)
         if len(found) > LONGEST:
             raise ValueError(f"more than {LONGEST} bytes")
         return found
@@ -138,17 +181,6 @@ def _why(error: Exception) -> Any:
             "(trusted are the authorities in oauth_ca; if it is not set, the system's)"
         )
     return reason
-
-
-def _pieces(answer: HTTPResponse, until: float) -> Iterator[bytes]:
-    """The pieces of an answer that come until then, at most one more than LONGEST has: the `timeout` of the connection
-    bounds each piece alone. Raises TimeoutError."""
-    size = 0
-    while size <= LONGEST and (piece := answer.read1(PIECE)):
-        yield piece
-        size += len(piece)
-        if monotonic() > until:
-            raise TimeoutError("its answer comes too slowly")
 
 
 def as_object(data: bytes) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import re
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -27,7 +28,7 @@ from tests.console.conftest import browser  # noqa: F401
 from tests.kafka.raw import Raw
 from tests.process import free_ports, wait_until
 from tests.security.authority import Authority
-from tests.security.identity import CLIENT, CLIENT_SECRET, IdentityProvider, identity_provider
+from tests.security.identity import AUDIENCE, CLIENT, CLIENT_SECRET, IdentityProvider, identity_provider
 from tests.security.test_tokens import log_in
 
 CHANGES = {"Krappy-Request": "1"}
@@ -319,14 +320,25 @@ def test_a_slow_provider_holds_up_only_logins_at_it(tmp_path: Path, monkeypatch:
         provider.stop()
 
 
-def test_an_answer_that_drips_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "LONGEST", 10)
-    pieces = iter([b"123456", b"789012", b"never read"])
-    drip: Any = SimpleNamespace(read1=lambda size: next(pieces))
-    assert b"".join(web._pieces(drip, math.inf)) == b"123456789012"
-    drip = SimpleNamespace(read1=lambda size: b"x")
-    with pytest.raises(TimeoutError):
-        list(web._pieces(drip, -math.inf))
+@pytest.mark.parametrize("sent", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"], ids=["head", "body"])
+def test_an_answer_that_drips_ends_in_time(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    """Also the thread that reads it."""
+    monkeypatch.setattr(web, "SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+
+        def drip() -> None:
+            with server.accept()[0] as peer, suppress(OSError):
+                peer.sendall(sent)
+                for _ in range(3000):
+                    peer.sendall(b"x")
+                    time.sleep(0.01)
+
+        dripping = pool.submit(drip)
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        reader = web.Provider(load({"oauth_issuer": url, "oauth_audience": AUDIENCE}, {}))
+        with pytest.raises(TimeoutError):
+            reader._read(url, None, {})
+        dripping.result()
 
 
 @pytest.mark.parametrize(
