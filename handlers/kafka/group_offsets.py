@@ -28,7 +28,8 @@ LONGEST_METADATA = 4096  # characters; Kafka's offset.metadata.max.bytes
 def offset_commit(
     session: KafkaSessionPort, request: Message, version: int
 ) -> Message | Later[Message] | Coroutine[Any, Any, Message]:
-    """Stores positions. Acknowledged when they are on disk."""
+    """Stores positions. Acknowledged when they are on disk. As in Kafka, who may not read in the group is told that,
+    and nothing of the topics."""
     if sum(1 + len(topic["partitions"]) for topic in request["topics"]) > FEW:
         return _commit_many(session, request, version)
     offsets: Offsets = {}
@@ -57,7 +58,7 @@ def _commit(
 
     def answer(error: KrappyError | None) -> Message:
         code = Code.NONE if error is None else group_code(error)
-        return {"topics": with_code(answers, code)}
+        return {"topics": with_code(answers, code, every=code == Code.GROUP_AUTHORIZATION_FAILED)}
 
     try:
         committed = groups.offsets.commit_as(
@@ -104,12 +105,12 @@ def _read(
         answers.append({"name": asked["name"], "topic_id": asked.get("topic_id", b""), "partitions": told})
 
 
-def with_code(answers: list[Message], code: int) -> list[Message]:
-    """The answer's topics, with `code` for all positions that have the code None."""
+def with_code(answers: list[Message], code: int, *, every: bool) -> list[Message]:
+    """The answer's topics, with `code` for all positions that have the code None; or for `every` position."""
     partition: dict[str, Any]
     for topic in answers:
         for partition in topic["partitions"]:
-            if partition["error_code"] is None:
+            if every or partition["error_code"] is None:
                 partition["error_code"] = code
     return answers
 

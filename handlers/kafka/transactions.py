@@ -329,7 +329,7 @@ async def txn_offset_commit(session: KafkaSessionPort, request: Message, version
     """A consumer's offsets as a part of its producer's transaction.
 
     From version 3 on the request names the consumer's member and generation, so that a fenced member can't commit
-    (KIP-447).
+    (KIP-447). As in Kafka, who lacks a right to the transactional id, or the group, is told nothing of the topics.
     """
     id, producer, epoch = request["transactional_id"], request["producer_id"], request["producer_epoch"]
     codes: dict[TopicPartition, Code] = {}
@@ -356,11 +356,14 @@ async def txn_offset_commit(session: KafkaSessionPort, request: Message, version
     try:
         if not id:
             raise InvalidRequest("a transactional id may not be empty")
+        participant = session.access.participant(id, Op.WRITE)
         session.access.check(Resource.GROUP, request["group_id"], Op.READ)
         adds = version >= ADDS_SINCE
-        await session.access.participant(id, Op.WRITE).stage_offsets(id, producer, epoch, member, positions, adds=adds)
+        await participant.stage_offsets(id, producer, epoch, member, positions, adds=adds)
     except KrappyError as error:
         code = _code_of(error, ApiKey.TXN_OFFSET_COMMIT, version)
+        if isinstance(error, AuthorizationFailed):
+            codes.clear()
     return {
         "topics": [
             {

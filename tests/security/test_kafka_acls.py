@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from krappy import errors
@@ -205,6 +207,30 @@ def test_a_pattern_matches_what_its_member_may_describe(guarded: Guarded) -> Non
         guarded.allow(rule(Resource.TOPIC, "rx-1", Op.DESCRIBE, deny=True))
         beat(topic_partitions=[{"topic_id": id, "partitions": [0]} for id in ids.values()])
         assert assigned == {ids["rx-2"]}
+    guarded.take_away()
+
+
+@pytest.mark.parametrize("topics", [1, 300], ids=["few", "many"])  # many are looked at in several turns
+def test_who_may_not_use_the_group_is_told_that_instead_of_something_of_its_topics(
+    guarded: Guarded, topics: int
+) -> None:
+    """As in Kafka: Java's consumers name in the error what the client has no right to."""
+    position = {"partition_index": 0, "committed_offset": 0, "committed_metadata": ""}
+    asked = {"group_id": "not-his", "topics": [{"name": f"nor-{at}", "partitions": [position]} for at in range(topics)]}
+    transactional = {"transactional_id": "not-his", "producer_id": 1, "producer_epoch": 0}
+
+    def codes(key: ApiKey, version: int, **more: Any) -> set[int]:
+        told = raw.ask(key, {**asked, **more}, version)["topics"]
+        return {each["error_code"] for topic in told for each in topic["partitions"]}
+
+    with guarded.kafka() as raw:
+        assert codes(ApiKey.OFFSET_COMMIT, 8) == {Code.GROUP_AUTHORIZATION_FAILED}
+        assert codes(ApiKey.TXN_OFFSET_COMMIT, 3, **transactional) == {Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+        guarded.allow(rule(Resource.TRANSACTIONAL_ID, "not-his", Op.WRITE))
+        assert codes(ApiKey.TXN_OFFSET_COMMIT, 3, **transactional) == {Code.GROUP_AUTHORIZATION_FAILED}
+        guarded.allow(rule(Resource.GROUP, "not-his", Op.READ))
+        assert codes(ApiKey.OFFSET_COMMIT, 8) == {Code.TOPIC_AUTHORIZATION_FAILED}
+        assert codes(ApiKey.TXN_OFFSET_COMMIT, 3, **transactional) == {Code.TOPIC_AUTHORIZATION_FAILED}
     guarded.take_away()
 
 
