@@ -256,8 +256,9 @@ class TailView:
                 await self._pacer.turn()
         with PacedStopwatch(self._pacer):
             shown = [show(event, self._viewer) for event in sieve.found]
-        self._positions[partition.index] = at
+        self._positions[partition.index] = sieve.missed_from if sieve.missed else at
         await self._send(shown, send)
+        self._positions[partition.index] = at  # not before: a reader that is cut off here was not told what it misses
         if sieve.missed:
             told = Skipped(partition.index, sieve.missed_from, sieve.missed_to, sieve.missed, "rate")
             await send("skipped", told, self._cursor(), self._stands)

@@ -115,6 +115,22 @@ def test_a_filter_that_lets_too_much_through_says_so(web: Web, console: RunningB
         assert counted == 500
 
 
+def test_who_is_cut_off_before_a_filter_says_what_it_skips_is_told_later(web: Web, console: RunningBroker) -> None:
+    path = web.topic("cut")
+    with web.live(f"{path}/tail") as sent:
+        place = next(sent).id
+    with console.connect() as client, client.producer("cut") as producer:
+        for number in range(10):
+            producer.send(f"hit {number}")
+    with web.live(f"{path}/tail", after=place, rate=4, text="hit") as sent:
+        assert next(sent).event == "start"
+        shown = next(sent)
+    with web.live(f"{path}/tail", after=place, headers={"Last-Event-ID": shown.id}, rate=10, text="hit") as sent:
+        assert next(sent).event == "start"
+        seen = texts(shown.data["events"])
+        assert seen + values(sent, 10 - len(seen)) == [f"hit {number}" for number in range(10)]
+
+
 def test_a_watch_is_the_table_then_its_changes(web: Web) -> None:
     path = web.topic("watched", 2)
     web.publish(path, "a1", "1")
