@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from time import monotonic, sleep
 from typing import NamedTuple, TypeVar
 
@@ -36,14 +37,19 @@ class Logs(NamedTuple):
         return None if self.whole else [each.partition for each in self.of(topic)]
 
 
-def logs(client: Client, wanted: TopicChoice, missing: bool = False, *, sure: bool = False) -> Logs:
+def logs(
+    client: Client, wanted: TopicChoice, missing: bool = False, *, sure: bool = False, known: Collection[str] = ()
+) -> Logs:
     """The partitions that are to be read, as they are now. With `missing`, topics that do not exist are left out.
     `sure`: everything that was acknowledged before is below the ends. (A leader may not have heard yet that another one
-    has taken its place, and then its end may be too low. With `sure` such a leader's ends are not taken.)
+    has taken its place, and then its end may be too low. With `sure` such a leader's ends are not taken.) `known`:
+    topics that were read before. If a pattern does not find one any more, it is asked for by its name: it may be there,
+    and not be shown to this user any more.
 
-    Raises UnknownTopic, UnknownPartition; NotLeader if a partition has had no such leader for PATIENCE seconds.
+    Raises UnknownTopic, UnknownPartition, TopicAuthorizationFailed; NotLeader if a partition has had no such leader for
+    PATIENCE seconds.
     """
-    return until_led(lambda: _logs(client, wanted, missing, sure))
+    return until_led(lambda: _logs(client, wanted, missing, sure, known))
 
 
 def until_led(look: Callable[[], T]) -> T:
@@ -69,16 +75,11 @@ def check_led(topic: str, at: PartitionInfo, *, sure: bool = False) -> None:
         raise NotLeader(f"{topic}-{at.partition}: {text}", **told)
 
 
-def _logs(client: Client, wanted: TopicChoice, missing: bool, sure: bool) -> Logs:
-    if wanted.pattern is not None:
-        topics = client.topics()
-    else:
-        topics = []
-        for name in wanted.named():
-            try:
-                topics.append(client.describe(name))
-            except UnknownTopic:  # `among` below raises it, unless `missing`
-                continue
+def _logs(client: Client, wanted: TopicChoice, missing: bool, sure: bool, known: Collection[str]) -> Logs:
+    topics = [] if wanted.pattern is None else client.topics()
+    for name in wanted.named() if wanted.pattern is None else {*known} - {topic.name for topic in topics}:
+        with suppress(UnknownTopic):  # `among` below raises it for a named one, unless `missing`
+            topics.append(client.describe(name))
     found = {topic.name: topic for topic in topics}
     places = wanted.among({name: len(topic.partitions) for name, topic in found.items()}, missing)
     ends = [found[each.topic].partitions[each.partition] for each in places]

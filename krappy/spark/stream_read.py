@@ -106,9 +106,14 @@ class StreamReader(*BASES):  # type: ignore[misc]
         assert self._options.topics is not None
         return self._options.topics
 
-    def _logs(self, begun: bool = True) -> Logs:
-        """The logs now. If `begun` and with failOnDataLoss=false, missing topics are left out until they are back."""
-        return logs(client(self._options.broker), self._topics, begun and not self._losses.fail)
+    def _logs(self, at: StreamPosition | None = None, begun: bool = True) -> Logs:
+        """The logs now. If `begun` and with failOnDataLoss=false, missing topics are left out until they are back.
+        `at`: the stream's position: a topic in it is not missing if it only may not be described any more."""
+        known = self._known(at) if at is not None else ()
+        return logs(client(self._options.broker), self._topics, begun and not self._losses.fail, known=known)
+
+    def _known(self, at: StreamPosition) -> set[str]:
+        return {each.topic for each in at.at if self._topics.mean(each)}
 
     def _begin(self, limit: Any) -> StreamPosition:
         """The end of the first batch, which says where it begins."""
@@ -132,7 +137,10 @@ class StreamReader(*BASES):  # type: ignore[misc]
 
     def _next(self, at: StreamPosition, limit: Any) -> StreamPosition:
         """The end of the batch that begins at `at`: `at` itself if there is nothing to read."""
-        now = self._target or self._logs()
+        now = self._target
+        if now is None or not self._known(at) <= now.ids.keys():
+            now = self._logs(at)
+            self._target = self._target and now  # when that was taken, the position was not known
         to = StreamPosition(now.ends, now.ids)
         for what in losses(at, to, self._topics.mean):
             self._losses.tell(what)
@@ -165,7 +173,7 @@ class StreamReader(*BASES):  # type: ignore[misc]
         if start == end:
             return []
         if not begin.begun and to.snapshots is not None:
-            return list(self._snapshots.parts(to, self._logs(), self._losses))
+            return list(self._snapshots.parts(to, self._logs(to), self._losses))
         first = begins(begin, to) if begin.begun else to.first
         if first is None:
             raise KrappyError("the checkpoint does not say where the stream's first batch begins: start a new one")
@@ -175,7 +183,7 @@ class StreamReader(*BASES):  # type: ignore[misc]
 
     def _ranges(self, begin: Mapping[TopicPartition, int], to: StreamPosition) -> Iterator[OffsetRange]:
         """The ranges of a batch. If events of it are gone, it raises or leaves them out, by failOnDataLoss."""
-        now = self._logs()
+        now = self._logs(to)
         for each, end in sorted(to.at.items()):
             start, there, id = begin.get(each, 0), now.starts.get(each), now.ids.get(each.topic)
             if start == end:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import pytest
 
 from krappy.blocking import Client
-from krappy.errors import OffsetOutOfRange, SnapshotGone, UnknownTopic
+from krappy.clients.acls import AclInfo
+from krappy.errors import OffsetOutOfRange, SnapshotGone, TopicAuthorizationFailed, UnknownTopic
 from krappy.spark.log_read import LogPartition
 from krappy.spark.options import parse
 from krappy.spark.schema import spark_schema
@@ -19,6 +22,7 @@ from krappy.spark.stream_read import StreamReader
 from krappy.spark.stream_table import FirstPartition
 from krappy.spark.versions import features
 from tests.served import BROKERS
+from tests.spark.test_shared import with_users
 
 if not features().admission_control:
     pytest.skip(
@@ -428,3 +432,43 @@ def test_a_checkpoint_of_something_else(reader: Any, client: Client, topic: str)
     fill(client, topic, 1)
     with pytest.raises(ValueError, match="the checkpointLocation of another query"):
         reader().latestOffset({"logOffset": 4}, ReadAllAvailable())
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+@pytest.mark.parametrize("target", [False, True], ids=["for-ever", "available-now"])
+def test_a_topic_of_a_pattern_that_may_not_be_described_any_more_is_not_lost(
+    tmp_path: Path, reader: Any, fails: str, target: bool
+) -> None:
+    """Whatever failOnDataLoss says: nothing of it is lost, and once the right is back, the stream goes on where it
+    was."""
+    with with_users(tmp_path) as (ada, eve):
+        ada.add_acls([AclInfo("topic", "hers", "User:eve", "read")])
+        login = {"sasl.username": "eve", "sasl.password": "a-secret", "security.protocol": "SASL_PLAINTEXT"}
+        given = {"subscribePattern": ".*", "startingOffsets": "earliest", "failOnDataLoss": fails, **login}
+
+        def begun() -> Any:
+            made = reader(address=eve.address, **given)
+            if target:
+                made.prepareForTriggerAvailableNow()
+            return made
+
+        made = begun()
+        start = made.latestOffset(made.initialOffset(), ReadAllAvailable())
+        more(ada, "hers", 3)
+        end = reader(address=eve.address, **given).latestOffset(start, ReadAllAvailable())
+        ada.delete_acls(name="hers")
+        refused = partial(pytest.raises, TopicAuthorizationFailed, match="needs DESCRIBE on the topic 'hers'")
+        with refused():
+            begun().latestOffset(start, ReadAllAvailable())
+        with refused():
+            begun().partitions(start, end)
+        ada.add_acls([AclInfo("topic", "hers", "User:eve", "read")])
+        again = begun()
+        assert again.latestOffset(start, ReadAllAvailable()) == end
+        assert len(rows(again, start, end)) == 3
+        ada.delete_topic("hers")
+        if fails == "true":
+            with pytest.raises(OffsetOutOfRange, match=r"hers-0 was read up to offset \d+, and is gone"):
+                begun().latestOffset(end, ReadAllAvailable())
+        else:
+            assert decoded(begun().latestOffset(end, ReadAllAvailable())).at == {}
