@@ -135,7 +135,8 @@ async def create_topic(
         if config:
             there = (await describe(router, topic)).settings
             wanted = normalise(config)
-            differs.update((name, (wanted[name], there[name])) for name in wanted if wanted[name] != there.get(name))
+            told = wanted.keys() & there.keys()  # not all are told to everybody
+            differs.update((name, (wanted[name], there[name])) for name in sorted(told) if wanted[name] != there[name])
     return answer.created, differs
 
 
