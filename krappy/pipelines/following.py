@@ -95,13 +95,16 @@ def said(done: Done, progress: Any) -> str:
 def last_batch(spark: SparkSession, folder: str) -> int:
     """The number of the last batch in one of Spark's own logs (a folder, which Spark can't read as data). -1: it has
     none; or it is unknown, since over Spark Connect this program sees no files."""
+    numbers = [name.removesuffix(".compact") for name in names(spark, folder)]
+    return max((int(number) for number in numbers if number.isdigit()), default=-1)
+
+
+def names(spark: SparkSession, folder: str) -> list[str]:
+    """The names of what is in a folder; none if it does not exist, or over Spark Connect."""
     if not hasattr(spark, "_jsparkSession"):
-        return -1
+        return []
     files, path = _place(spark, folder)
-    if not files.exists(path):
-        return -1
-    names = [str(each.getPath().getName()).removesuffix(".compact") for each in files.listStatus(path)]
-    return max((int(name) for name in names if name.isdigit()), default=-1)
+    return [str(each.getPath().getName()) for each in files.listStatus(path)] if files.exists(path) else []
 
 
 def make_folder(spark: SparkSession, folder: str) -> None:

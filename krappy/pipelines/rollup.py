@@ -15,14 +15,14 @@ not end with an empty batch, which would close windows: late events of the next 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 
 from krappy.blocking import Client
 from krappy.errors import ConfigError, UnknownTopic
-from krappy.pipelines.following import Done, Tell, follow, last_batch, make_folder, silent
+from krappy.pipelines.following import Done, Tell, follow, last_batch, make_folder, names, silent
 from krappy.spark.connections import client
 from krappy.spark.options import texts
 from krappy.spark.stream_write import batches_to
@@ -30,6 +30,7 @@ from krappy.spark.stream_write import batches_to
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+IDS = "krappy-to"  # a folder in the checkpoint, in which a folder has the id of the topic as its name
 KEY, WINDOW, AT = "__key", "__window", "__at"  # columns beside an event's own
 BOUNDS = ("from", "to")  # of a window, beside the aggregates
 _BEGIN, _SECONDS = f"{WINDOW}.start", f"unix_seconds({WINDOW}.start)"
@@ -66,7 +67,8 @@ def run(
     Args:
         aggregates: by name, in SQL, over key (text), value (with its fields), timestamp, partition, offset, headers.
         checkpoint: a folder for the position and the aggregate's state. It belongs to one topic `to`: another topic, or
-            one that was made anew, would get only the groups that change from then on.
+            one that was made anew, would get only the groups that change from then on, and is refused. (Over Spark
+            Connect it is refused only if it was made anew during the run.)
         fields: those of the JSON in an event's value, as in CREATE TABLE. None: the value is text.
         by: the group of an event, in SQL. Events for which it is null are left out.
         time: the timestamp of an event, in SQL. With a window, events for which it is null are left out.
@@ -89,28 +91,39 @@ def run(
     if source == to:
         raise ConfigError(f"a rollup of {source} into itself would aggregate its own results: give another topic")
     broker = client(address)
-    if last_batch(spark, f"{checkpoint}/offsets") >= 0 and not _is_there(broker, to):
-        raise ConfigError(
-            f"{checkpoint} has batches already, and there is no topic {to}: a new one would get only the groups that "
-            "change from now on. Give a new checkpoint"
-        )
+    begun = last_batch(spark, f"{checkpoint}/offsets") >= 0
+    if begun:
+        known = names(spark, f"{checkpoint}/{IDS}")
+        _check_same(broker, to, checkpoint, known)
     make_folder(spark, checkpoint)
-    broker.create_topic(to, len(broker.describe(source).partitions), {"cleanup.policy": "compact"}, if_absent=True)
+    if not begun:
+        broker.create_topic(to, len(broker.describe(source).partitions), {"cleanup.policy": "compact"}, if_absent=True)
+    id = broker.describe(to).id
+    make_folder(spark, f"{checkpoint}/{IDS}/{id}")
     options = {"subscribe": source, "address": address, "startingOffsets": "earliest", "includeHeaders": True}
     limits = {"maxOffsetsPerTrigger": per_batch, "failOnDataLoss": data_loss_fails}
     stream = spark.readStream.format("krappy").options(**texts({**options, **limits}))
     events = parsed(stream.load(), fields, by, time, where)
     upserts = aggregated(events, aggregates, window, watermark).writeStream.outputMode("update")
     into = batches_to(to, **texts({"address": address}))
-    return follow(upserts.foreachBatch(into).option("checkpointLocation", checkpoint), every, tell)
+
+    def write(batch: DataFrame, number: int) -> None:
+        _check_same(client(address), to, checkpoint, [id])
+        into(batch, number)
+
+    return follow(upserts.foreachBatch(write).option("checkpointLocation", checkpoint), every, tell)
 
 
-def _is_there(broker: Client, topic: str) -> bool:
+def _check_same(broker: Client, to: str, checkpoint: str, known: Sequence[str]) -> None:
+    """Raises ConfigError unless the topic is the one that the earlier batches of a checkpoint were written to, as far
+    as that is `known`."""
+    new = "would get only the groups that change from now on. Give a new checkpoint"
     try:
-        broker.describe(topic)
+        id = broker.describe(to).id
     except UnknownTopic:
-        return False
-    return True
+        raise ConfigError(f"{checkpoint} has batches already, and there is no topic {to}: a new one {new}") from None
+    if known and id not in known:
+        raise ConfigError(f"{checkpoint} has batches of another topic, or {to} was deleted and made anew: it {new}")
 
 
 def parsed(events: DataFrame, fields: str | None, by: str, time: str, where: str | None = None) -> DataFrame:

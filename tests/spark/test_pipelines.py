@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as sf
 
 from krappy.blocking import Client
@@ -19,12 +21,13 @@ from krappy.cli.main import run
 from krappy.clients.acls import AclInfo
 from krappy.errors import ConfigError, KrappyError, TopicAuthorizationFailed
 from krappy.pipelines import archive, backfill, reconcile, rollup, scd2
-from krappy.pipelines.following import Done, said, worked
+from krappy.pipelines.following import Done, said, silent, worked
 from krappy.pipelines.sessions import cause, running
 from krappy.spark.versions import features
 from krappy.testing.running import run_broker
 from krappy.types import Event
 from tests.long import long
+from tests.spark.test_shared import with_users
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -430,3 +433,55 @@ def test_reconcile_needs_to_know_the_settings(
         monkeypatch.setenv("KRAPPY_PASSWORD_FILE", str(users / "eve"))
         with pytest.raises(TopicAuthorizationFailed, match="needs DESCRIBE_CONFIGS on the topic 'hers'"):
             reconcile.run(spark, "hers", str(tmp_path / "archive"), address=broker.address)
+
+
+def test_a_rollup_into_a_topic_that_is_made_anew(
+    spark: SparkSession, client: Client, address: str, topic: str, tmp_path: Path
+) -> None:
+    """It would have only the groups that change from then on: between two runs, and in a run."""
+    to, more = f"{topic}-to", iter(range(9))
+    client.create_topic(topic)
+
+    def send(_: str = "") -> None:
+        with client.producer(topic) as producer:
+            producer.send("v", f"k{next(more)}")
+
+    def anew(_: str) -> None:
+        client.delete_topic(to)
+        client.create_topic(to, config={"cleanup.policy": "compact"})
+        send()
+
+    roll = partial(rollup.run, spark, topic, aggregates={"n": "count(*)"}, address=address)
+    for checkpoint, tell, every in (("a", None, None), ("b", anew, "100 milliseconds")):
+        send()
+        if tell is None:
+            assert roll(to, checkpoint=str(tmp_path / checkpoint)).events
+            anew("")
+        again = partial(roll, to, checkpoint=str(tmp_path / checkpoint), every=every, tell=tell or silent)
+        with pytest.raises((ConfigError, StreamingQueryException), match=f"or {to} was deleted and made anew"):
+            again()
+        assert not list(client.table(to).scan())
+
+
+def test_a_rollup_by_who_may_only_write_to_its_topic(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who makes the topic needs `create`. Later runs do without it, and nobody needs to know its settings."""
+    monkeypatch.setenv("KRAPPY_USER", "eve")
+    monkeypatch.setenv("KRAPPY_PASSWORD_FILE", str(tmp_path / "users" / "eve"))
+    monkeypatch.setattr(rollup, "follow", lambda *_: Done(1))  # the session's own processes are not Eve's
+    with with_users(tmp_path) as (ada, eve):
+        ada.create_topic("to", 2)
+        ada.add_acls([AclInfo("topic", *each) for each in (("hers", "User:eve", "read"), ("to", "User:eve", "write"))])
+        sums: Any = {
+            "aggregates": {"n": "count(*)"},
+            "checkpoint": str(tmp_path / "checkpoint"),
+            "address": eve.address,
+        }
+        with pytest.raises(TopicAuthorizationFailed, match="needs CREATE on the topic 'to'"):
+            rollup.run(spark, "hers", "to", **sums)
+        ada.add_acls([AclInfo("topic", "to", "User:eve", "create")])
+        assert rollup.run(spark, "hers", "to", **sums) == Done(1)
+        (tmp_path / "checkpoint" / "offsets" / "0").mkdir(parents=True)  # as if the first batch had begun
+        ada.delete_acls(name="to", operation="create")
+        assert rollup.run(spark, "hers", "to", **sums) == Done(1)
