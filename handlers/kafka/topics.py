@@ -204,7 +204,7 @@ async def delete_topics(session: KafkaSessionPort, request: Message, version: in
                 raise RefusedApi(Code.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
             if name in twice:
                 raise RefusedApi(Code.INVALID_REQUEST, f"the request names the topic '{name:.{SHOWN}}' twice")
-            there = session.access.find_topic(name, Op.DELETE)
+            there = await session.access.topic_to_change(name, Op.DELETE)
             if there is None:
                 raise RefusedApi(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
             _check_time(session, deadline)

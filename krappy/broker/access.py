@@ -234,15 +234,24 @@ class Access:
             self.check(Resource.TOPIC, name, Op.ALTER_CONFIGS)
         if partitions is not None:
             self.check(Resource.TOPIC, name, Op.ALTER)
+        await self._broker.changes.hear_of(name)
+        if partitions is not None:
             there = self._topics.get(name)
             if there is not None and partitions > there.count:
                 self.mutate(partitions - there.count)
         with self._change(name):
             await self._broker.alter_topic(name, config, partitions, replicas)
 
+    async def topic_to_change(self, name: str, op: Op) -> Topic | None:
+        """As `find_topic`, for a change: a topic that another broker has made just now is there."""
+        self.check(Resource.TOPIC, name, op)
+        await self._broker.changes.hear_of(name)
+        return self._topics.get(name)
+
     async def delete_topic(self, name: str, id: bytes | None = None) -> None:
         """DELETE. `id`: the topic's id; a topic of this name with another id is not deleted. Raises UnknownTopic."""
         self.check(Resource.TOPIC, name, Op.DELETE)
+        await self._broker.changes.hear_of(name)
         there = self._topics.get(name)
         if there is not None:
             self.mutate(there.count)

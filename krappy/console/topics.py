@@ -257,6 +257,7 @@ async def alter_topic(call: Call, topic: str, body: TopicChange) -> TopicDescrib
 
 @routes.delete("/topics/{topic}", needs=needs.topic(Op.DELETE), summary="Delete a topic with its events and its table")
 async def delete_topic(call: Call, topic: str, query: DeleteQuery) -> Deleted:
+    await call.access.topic_to_change(topic, Op.DELETE)
     call.access.topic(topic, Op.DELETE)
     check_confirmed(topic, query.confirm, "a topic")
     await call.access.delete_topic(topic)

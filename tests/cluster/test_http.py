@@ -16,6 +16,7 @@ from confluent_kafka.admin import NewPartitions, NewTopic
 
 from krappy.blocking import connect
 from krappy.partitioner import home_of
+from krappy.wire.kafka import ApiKey
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.consumers import commit
 from tests.cluster.test_cluster import leaders
@@ -152,6 +153,25 @@ def test_events_are_deleted_at_any_broker(cluster: ClusterProcesses, webs: dict[
             assert [each["start"] for each in other.get(topic)["partitions"]] == [2 * id] * PARTITIONS
     body = {"confirm": "deleted", "before": {str(index): 99 for index in range(PARTITIONS)}}
     assert webs[1].post(f"{topic}/delete-records", body, status=400)["code"] == "OFFSET_OUT_OF_RANGE"
+
+
+def test_a_topic_is_changed_and_deleted_at_once_at_a_broker_that_did_not_make_it(
+    cluster: ClusterProcesses, webs: dict[int, Web]
+) -> None:
+    """Often that broker has not heard of the topic yet."""
+    for number in range(10):
+        made, other, topic = number % 3 + 1, (number + 1) % 3 + 1, f"new{number}"
+        webs[made].topic(topic, 3)
+        if number % 2:
+            webs[other].patch(f"/topics/{topic}", {"config": {"retention.ms": 1000}})
+            other = (number + 2) % 3 + 1
+        webs[other].delete(f"/topics/{topic}", confirm=topic)
+        webs[made].topic(f"{topic}-too")
+        with cluster.asked(other) as raw:
+            named = {"name": f"{topic}-too", "topic_id": bytes(16)}
+            body = {"topics": [named], "topic_names": [], "timeout_ms": 30_000}
+            assert [each["error_code"] for each in raw.ask(ApiKey.DELETE_TOPICS, body)["responses"]] == [0]
+    assert webs[1].delete("/topics/none", status=404, confirm="none")["code"] == "UNKNOWN_TOPIC"
 
 
 def test_groups_at_any_broker(cluster: ClusterProcesses, webs: dict[int, Web]) -> None:

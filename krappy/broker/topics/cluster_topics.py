@@ -9,6 +9,7 @@ If a topic was deleted just now, another topic of its name is made once nobody s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from krappy.broker.partition.partition import Partition
@@ -19,18 +20,19 @@ from krappy.broker.topics.internal_topics import INTERNAL, ShapeInCluster
 from krappy.broker.topics.scattered import ScatteredMark
 from krappy.broker.topics.topic import Topic
 from krappy.broker.topics.topic_changes import TopicChanges
-from krappy.core.cluster import placement
+from krappy.core.cluster import paths, placement
 from krappy.core.cluster.image import TopicImage
 from krappy.core.cluster.placement import DEFAULT, Placement
 from krappy.core.cluster.state import NOBODY
-from krappy.errors import RequestTimeout, TopicExists, UnknownTopic, after_steps
-from krappy.settings.topic import TopicConfig, merge
+from krappy.errors import InvalidTopic, RequestTimeout, TopicExists, UnknownTopic, after_steps
+from krappy.settings.topic import TopicConfig, check_topic_name, merge
 from krappy.settings.topic_table import Changes, changes_of
 from krappy.store.catalog import StoredTopic as StoredTopic
 from krappy.store.local_replicas import LocalReplicas
 from krappy.store.log import Log
 from krappy.waiting import wait_any
 
+HEARING_S = 5.0  # seconds for this broker to hear of a topic that ZooKeeper has, if it is not deleted just then
 PATIENCE_S = 20.0  # seconds for this broker to follow a change, and for a new topic to get its first leaders
 
 
@@ -126,6 +128,16 @@ class ClusterTopicChanges(TopicChanges):
                     await mark.make_known()  # nobody may have looked at the keys while there was no view (scattered.py)
                 stored = await runtime.catalog.alter(name, config)
             await self._until(f"'{name}' was altered", lambda: topic.deleted or topic.given == stored.config)
+
+    async def hear_of(self, name: str) -> None:
+        """Waits until this broker knows the topic, if ZooKeeper has it. Raises ConnectionLost."""
+        runtime = self._runtime
+        if name in runtime.topics:
+            return
+        with suppress(InvalidTopic):
+            check_topic_name(name)
+            if await runtime.store.read(paths.topic(name)) is not None:
+                await wait_any([runtime.topics.changed, runtime.stopping], lambda: name in runtime.topics, HEARING_S)
 
     async def delete(self, name: str, id: bytes | None) -> None:
         runtime = self._runtime

@@ -197,6 +197,9 @@ class TopicChanges:
         topic.strays.begin(topic.count)
         runtime.spawn(self._settle, logs)
 
+    async def hear_of(self, name: str) -> None:
+        """To be called before an existing topic is changed: another broker may have made it just now."""
+
     async def delete(self, name: str, id: bytes | None) -> None:
         runtime = self._runtime
         async with self.locks.of(name):
