@@ -229,7 +229,7 @@ class Entrance:
     session: Identified
     _locked = False
     _until = math.inf  # when it is locked, or ends, on trio's clock
-    _expires = math.inf  # when its peer's certificate expires, on trio's clock
+    _expires = math.inf  # when its peer's certificate expires, in seconds since the epoch
     _barred = False  # no further request begins, whatever has come
     _endless = False  # its requests may last for ever
     _stands_on = NOBODY  # the authorities that vouch for its peer's certificate
@@ -306,7 +306,7 @@ class Entrance:
         if not shown.begins <= now < shown.expires:
             self._refused(EXPIRED if now >= shown.expires else "the certificate is not yet valid")
             return False
-        self._expires = trio.current_time() + shown.expires - now
+        self._expires = shown.expires
         if self._admission.rules is None or self._locked:
             return True
         name = self._admission.rules.name_of(shown.subject)
@@ -320,10 +320,11 @@ class Entrance:
         self._server.broker.audit.authenticated(self._peer.principal)
         return True
 
-    def _look_at_certificate(self, now: float) -> None:
-        """Ends the connection if the peer's certificate has expired, or its authority is not trusted any more."""
+    def _look_at_certificate(self) -> None:
+        """Ends the connection if the peer's certificate has expired, or its authority is not trusted any more. The wall
+        clock may have been set since the connection began: it may have been far behind."""
         tls = self._server.tls
-        if self._expires <= now:
+        if self._expires <= time.time():
             self._lose(EXPIRED)
         elif tls is not None and not tls.trusts(self._stands_on):
             self._lose(DISTRUSTED)

@@ -167,7 +167,7 @@ class Channel(DescribedConnection, Inbound):
         if self._until <= now:
             self._time_is_over()
         if self._stands_on:  # it has shown a certificate
-            self._look_at_certificate(now)
+            self._look_at_certificate()
         if self._blocked_since < now and not self._waits.ended and has_left(self._sock):
             self._leave()
         if self._waits.ended and self._leaves_silently(now):

@@ -7,12 +7,14 @@ import contextlib
 import os
 import shutil
 import ssl
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from krappy.server import tls
+from krappy.server import authentication, tls
 from krappy.testing.running import run_broker
 from krappy.wire.kafka import ApiKey
 from tests.kafka.raw import Closed, Raw, fetch
@@ -171,3 +173,18 @@ def test_a_client_that_waits_is_ended_too(tmp_path: Path, behind: int) -> None:
             for _ in range(behind):
                 raw.send(ApiKey.METADATA, ALL)
             until_closed(raw)
+
+
+def test_a_certificate_that_expires_by_a_clock_that_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine may start with a clock that is far behind, and set it when it reaches a time server."""
+    own, ahead = Authority(tmp_path), 0.0
+    clock = SimpleNamespace(time=lambda: time.time() + ahead)
+    monkeypatch.setattr(authentication, "time", clock)
+    with run_broker(tmp_path / "data", **settings(own, own.ca, tmp_path)) as broker:
+        soon, late = (own.context(own.issue("client", subject="ada", seconds=each)) for each in (3600, 36_000))
+        with connect(broker.kafka_address, soon) as first, connect(broker.kafka_address, late) as other:
+            for raw in (first, other):
+                assert raw.ask(ApiKey.METADATA, ALL)["topics"] == []
+            ahead = 7200.0
+            until_closed(first)
+            assert other.ask(ApiKey.METADATA, ALL)["topics"] == []
