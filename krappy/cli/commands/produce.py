@@ -7,7 +7,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -17,6 +17,7 @@ from krappy.cli.errors import Failure
 from krappy.cli.inputs import BadInput
 from krappy.cli.options import Separator, Stopwatch, address_option, complete_topics, connect, json_option
 from krappy.cli.progress import telling
+from krappy.errors import KrappyError
 
 if TYPE_CHECKING:
     from krappy.blocking import TopicProducer
@@ -94,8 +95,9 @@ def produce(
       events   the output of `krappy consume --json`, to copy a topic
 
     A .gz file, or a .zip file with one file in it, is decompressed. The command ends when every event is acknowledged.
-    At a bad line it stops; the events before it are published. A line without a key is bad if --key or --sep
-    asks for one, unless --key-optional: then its event is in the log but not in the table, and is counted at the end.
+    At a bad line it stops; the events before it are published. After Ctrl-C it says how many are stored. A line without
+    a key is bad if --key or --sep asks for one, unless --key-optional: then its event is in the log but not in the
+    table, and is counted at the end.
 
     \b
     Examples:
@@ -177,22 +179,24 @@ def _send_all(
     advance: Callable[[int], None],
 ) -> SentLine:
     """Publishes all items. Raises the error of the first event that the broker refuses. At a bad line it raises
-    Failure when all events before it are stored."""
-    deliveries = deque[Any]()
+    Failure when all events before it are stored; at Ctrl-C it says how many are stored by then."""
+    deliveries = deque[tuple[Any, int]]()  # and how many events each has
+    count = keyless = 0
 
     def settle(room: int) -> None:
-        while deliveries and (len(deliveries) > room or deliveries[0].done()):
-            deliveries.popleft().result()
+        while deliveries and (len(deliveries) > room or deliveries[0][0].done()):
+            deliveries[0][0].result()
+            del deliveries[0]
 
-    count = keyless = 0
     try:
         if source.total is None:
             # A pipe may be slow, so each event is sent at once; the producer batches those that come fast.
             for item in items:
                 headers = [*item.headers, *common]
-                deliveries.append(
-                    producer.send(item.value, item.key, headers=headers, timestamp=item.timestamp, partition=partition)
+                sent = producer.send(
+                    item.value, item.key, headers=headers, timestamp=item.timestamp, partition=partition
                 )
+                deliveries.append((sent, 1))
                 count += 1
                 keyless += item.key is None
                 settle(MOST_WAITING)
@@ -200,15 +204,23 @@ def _send_all(
                     advance(count)
         else:
             for chunk in _chunks(items):
-                deliveries.append(_send(producer, chunk, partition, common))
+                deliveries.append((_send(producer, chunk, partition, common), len(chunk)))
                 count += len(chunk)
                 keyless += sum(item.key is None for item in chunk)
                 settle(MOST_WAITING)
                 advance(count)
+        settle(0)
     except BadInput as wrong:
         settle(0)
         raise Failure(f"{wrong.message}; {_events(count)} before it {'is' if count == 1 else 'are'} stored") from None
-    settle(0)
+    except KeyboardInterrupt:
+        with suppress(KrappyError):
+            settle(len(deliveries))
+        if unknown := sum(events for _, events in deliveries):
+            output.note(f"{_events(count - unknown)} stored; of {unknown:,} more it is not known")
+        elif count:
+            output.note(f"{_events(count)} stored")
+        raise
     return SentLine(count, keyless)
 
 
