@@ -12,10 +12,10 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from krappy.errors import ConnectionLost, InvalidRequest, KrappyError, ProtocolError
+from krappy.errors import AuthenticationFailed, ConnectionLost, InvalidRequest, KrappyError, ProtocolError
 from krappy.wire import messages
 from krappy.wire.frames import ANSWER, DEFAULT_LIMIT, ERROR, FrameReader
-from krappy.wire.messages import Answer, Request
+from krappy.wire.messages import Answer, Authenticated, Request
 
 Reply = Callable[[Any], None]  # an Answer of the class asked for, or a KrappyError
 
@@ -58,12 +58,16 @@ class Conversation:
             values = messages.unpack(body, lists=False)
             id = messages.take_id(values)
             if kind == ERROR:
-                known = self._waiting.pop(id, None)
                 error = messages.read_error(values)
-                if known is not None:
-                    known[1](error)
-                elif id == 0:  # answers no request: the broker says why it closes the connection
+                known = self._waiting.get(id)
+                # The broker says why it closes the connection: in answer to nothing, or to a request that came after
+                # the session's end. That was not done, so it waits, and is lost with the connection.
+                late = known is not None and known[0] is not Authenticated and isinstance(error, AuthenticationFailed)
+                if late or (known is None and id == 0):
                     raise ConnectionLost(f"the broker ended the connection: {error.text}")
+                if known is not None:
+                    del self._waiting[id]
+                    known[1](error)
                 continue
             known = self._waiting.get(id)
             if known is None:

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from krappy.clients.conversation import Conversation
-from krappy.errors import ConnectionLost, FrameTooLarge, InvalidRequest, OffsetMismatch, ProtocolError, ShuttingDown
+from krappy.errors import (
+    AuthenticationFailed,
+    ConnectionLost,
+    FrameTooLarge,
+    InvalidRequest,
+    OffsetMismatch,
+    ProtocolError,
+    ShuttingDown,
+)
 from krappy.wire import messages as m
 from krappy.wire.frames import frame
 from krappy.wire.messages import error_frame
@@ -97,6 +105,20 @@ def test_what_is_no_answer_is_a_protocol_error(data: bytes) -> None:
 def test_an_error_in_answer_to_nothing_is_a_farewell() -> None:
     with pytest.raises(ConnectionLost, match="the broker ended the connection: bye"):
         Conversation().receive(error_frame(0, ShuttingDown("bye")))
+
+
+def test_a_request_after_the_end_of_a_session_is_lost_with_the_connection() -> None:
+    """It may be sent again on another one, which logs in."""
+    conversation, told, login = Conversation(), Told(), Told()
+    id, _ = conversation.ask(m.Seek(1, "t", 0, "latest"), m.Sought, told)
+    with pytest.raises(ConnectionLost, match="ended the connection: log in first"):
+        conversation.receive(error_frame(id, AuthenticationFailed("log in first")))
+    assert not told
+    conversation.end(lambda: ConnectionLost("over"))
+    assert [type(error) for error in told] == [ConnectionLost]
+    id, _ = conversation.ask(m.Authenticate("PLAIN", b""), m.Authenticated, login)
+    conversation.receive(error_frame(id, AuthenticationFailed("no such user")))
+    assert [type(error) for error in login] == [AuthenticationFailed]
 
 
 def test_a_larger_limit_is_allowed_and_a_smaller_one_is_not() -> None:

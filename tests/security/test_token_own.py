@@ -22,7 +22,7 @@ from krappy.clients.acls import AclInfo
 from krappy.clients.security import ClientSecurity
 from krappy.errors import ConfigError
 from krappy.testing.running import RunningBroker, run_broker
-from tests.process import wait_until
+from tests.process import PATIENCE, wait_until
 from tests.security.authority import Authority
 from tests.security.identity import IdentityProvider
 from tests.security.test_tokens import LISTENERS
@@ -129,6 +129,28 @@ def test_a_client_logs_in_again_under_load(
         assert taken == [b"%d" % number for number in range(sent)]
         assert client._link.generation == generation
     assert len(given) >= 4
+
+
+def test_a_client_that_was_asleep_when_its_session_ended_logs_in_on_another_connection(
+    authority: Authority, provider: IdentityProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a laptop that wakes up: its first request comes before it has logged in again. Its caller sees no error."""
+    monkeypatch.setattr(link, "RENEWED", 100)
+    settings = {**LISTENERS, **provider.settings, "super_users": "User:ada", "oauth_clock_skew_seconds": 0}
+    tls = {"listen_native": "SASL_SSL://127.0.0.1:0", "tls_certificate": authority.issue("127.0.0.1")}
+    with (
+        run_broker(tmp_path / "data", **{**settings, **tls}) as broker,
+        broker.connect(ca=authority.ca, token=lambda: provider.token(seconds=3)) as client,
+        client.producer("asleep") as producer,
+    ):
+        generation, sent = client._link.generation, 0
+        end = time.monotonic() + PATIENCE
+        while client._link.generation == generation and time.monotonic() < end:
+            assert producer.send(b"v").result(PATIENCE).offset == sent
+            client.topics()
+            sent += 1
+        assert client._link.generation > generation
+        assert client.offsets("asleep") == {0: sent}
 
 
 def test_a_client_that_gets_no_other_token_is_ended_in_time(
