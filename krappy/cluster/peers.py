@@ -64,7 +64,7 @@ class PeerLink:
         largest: int = LARGEST,
         together: int | None = None,
     ) -> None:
-        """`silence_s`: in place of `timeout_s` once it is connected and logged in. `together`: how many requests are
+        """`silence_s`: in place of `timeout_s` while it is connected and logged in. `together`: how many requests are
         asked at the same time, of one user as many as are left for others; None: any number."""
         self._address, self._client_id, self._way = address, client_id, way
         self._timeout_s, self._largest = timeout_s, largest
@@ -119,7 +119,9 @@ class PeerLink:
                     connection = self._connection = await self._connect_for_all(before)
                 kept.shield = self._turns is not None  # from here on a cancel would end the requests of others
                 if trio.current_time() >= connection.renewed_at:
+                    connection.timeout_s = self._timeout_s
                     await self._attempt(connection, self._log_in(connection))
+                    connection.timeout_s = self._silence_s
                 await self._attempt(connection, connection.send(api_key, least, body))
             answer = await self._attempt(connection, connection.answer(held_s, begun))
         self._pause = 0.0

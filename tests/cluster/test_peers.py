@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from krappy.broker.topics.internal_topics import TRANSACTIONS
-from krappy.cluster.inter_broker import InterBroker
+from krappy.cluster.inter_broker import Ask, InterBroker, PeerLogin
 from krappy.cluster.peer_links import LINES, PeerLinks
 from krappy.cluster.peers import LONGEST_PAUSE_S, PeerLink
 from krappy.core.cluster.coordinators import partition_of
@@ -239,6 +239,32 @@ def test_a_link_that_is_up_may_be_silent_for_less_time() -> None:
             listener.hears = hear
             with pytest.raises(RequestTimeout, match="no answer for 1 s"):
                 await link.ask(ApiKey.FETCH, asking())
+
+    trio.run(main)
+
+
+class ShortLogin(PeerLogin):
+    """Each login asks the broker something, and lasts for a moment."""
+
+    async def log_in(self, ask: Ask) -> int:
+        await ask(ApiKey.API_VERSIONS, {"client_software_name": "test", "client_software_version": "1"})
+        return 1
+
+
+def test_a_link_that_logs_in_again_may_take_as_long_for_it_as_at_first() -> None:
+    async def main() -> None:
+        async with linked(way=InterBroker(login=ShortLogin("", "", str)), timeout_s=30, silence_s=1) as (
+            listener,
+            link,
+        ):
+            await link.ask(ApiKey.FETCH, asking())
+
+            async def hear(request: Message) -> None:
+                await trio.sleep(2)
+
+            listener.greets = hear
+            await link.ask(ApiKey.FETCH, asking())
+            assert listener.connections == 1
 
     trio.run(main)
 
