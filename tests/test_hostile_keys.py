@@ -5,7 +5,6 @@ A round is measured in processor time, so a busy machine changes little.
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -63,15 +62,6 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
             client.create_topic("first")
         assert rounds.measured.wait(60)
         yield Victim(broker, rounds)
-
-
-@pytest.fixture(autouse=True)
-def _no_garbage_collection() -> Iterator[None]:
-    """The garbage collector would look through all that the tests keep, during the broker's rounds."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def at_home(size: int, count: int, index: int = 0) -> list[bytes]:

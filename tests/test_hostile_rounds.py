@@ -7,7 +7,6 @@ another client sees of the same.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import socket
 import threading
@@ -81,15 +80,6 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
             peer.ask(m.CreateTopic("large", 1), m.TopicCreated)
         assert rounds.measured.wait(60)
         yield found
-
-
-@pytest.fixture(autouse=True)
-def _no_garbage_collection() -> Iterator[None]:
-    """The garbage collector would look through all that the tests keep, during the broker's rounds."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def quick(victim: Victim, attack: Callable[[], None]) -> None:
