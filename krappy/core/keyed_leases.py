@@ -25,8 +25,8 @@ class KeyedLeases(Leases):
         self._keys = KeyOrder(floor)
 
     @classmethod
-    def load(cls, flat: Sequence[int], *, max_deliveries: int, window: int = WINDOW) -> Self:
-        leases = super().load(flat, max_deliveries=max_deliveries, window=window)
+    def load(cls, flat: Sequence[int], *, max_deliveries: int, window: int = WINDOW, now: int = 0) -> Self:
+        leases = super().load(flat, max_deliveries=max_deliveries, window=window, now=now)
         leases._keys = KeyOrder(leases.floor)
         return leases
 

@@ -34,6 +34,7 @@ from krappy.core.runs import DEAD, DELAYED, LEASED, WAITING, OffsetRun, Runs, Sp
 
 WINDOW = 20_000  # unsettled events
 MAX_RUNS = 4_000
+LONGEST_DELAY = 2**31 - 1  # ms
 _VERSION = 1
 
 
@@ -101,6 +102,10 @@ class Leases:
     @property
     def dead(self) -> int:
         return self._counts[DEAD]
+
+    @property
+    def delayed(self) -> int:
+        return self._counts[DELAYED]
 
     @property
     def redelivering(self) -> int:
@@ -443,19 +448,18 @@ class Leases:
 
     # --- state as plain numbers
 
-    def dump(self, ahead_ms: int = 0) -> list[int]:
+    def dump(self, now: int = 0) -> list[int]:
         """All that outlives a restart, as a flat list of ints: version, frontier, how many were buried, then for each
-        run the distance to the one before, its length, its deliveries, and when it may be leased (ms; 0: at once). If
-        leader epochs are known, these come first (`with_lineage`).
+        run the distance to the one before, its length, its deliveries, and how long it is delayed from `now` on (ms; 0:
+        it may be leased). If leader epochs are known, these come first (`with_lineage`).
 
-        Members are left out, so this is a few numbers, however many there are. `ahead_ms`: added to these times, for a
-        clock that is ahead by so much.
+        Members are left out, so this is a few numbers, however many there are.
         """
         flat = [_VERSION, self.frontier, self.buried]
         end = 0  # of the run before
         last_run: tuple[int, int] | None = None  # deliveries and due of the run before
         for run in self._runs:
-            due = max(1, run.due + ahead_ms) if run.state == DELAYED else 0
+            due = max(1, run.due - now) if run.state == DELAYED else 0
             if last_run == (run.deliveries, due) and run.first == end:
                 flat[-3] += len(run)
             else:
@@ -465,8 +469,8 @@ class Leases:
         return with_lineage(self.lineage.dump(), flat)
 
     @classmethod
-    def load(cls, flat: Sequence[int], *, max_deliveries: int, window: int = WINDOW) -> Self:
-        """The state that `dump` gave, after a restart. Raises ValueError for anything else."""
+    def load(cls, flat: Sequence[int], *, max_deliveries: int, window: int = WINDOW, now: int = 0) -> Self:
+        """The state that `dump` gave, after a restart. Delays go on from `now`. Raises ValueError for anything else."""
         epochs, flat = split_lineage(flat)
         if len(flat) % 4 != 3 or flat[0] != _VERSION or min(flat) < 0:
             raise ValueError("not the state of a group's partition")
@@ -477,8 +481,9 @@ class Leases:
             raise ValueError("not the state of a group's partition: leader epochs beyond its frontier")
         end = 0
         for at in range(3, len(flat), 4):
-            gap, length, deliveries, due = flat[at : at + 4]
+            gap, length, deliveries, delay = flat[at : at + 4]
             first, end = end + gap, end + gap + length
+            due = now + delay if 0 < delay <= LONGEST_DELAY else delay  # earlier versions wrote the time of its end
             state = DEAD if deliveries >= max_deliveries else DELAYED if due else WAITING
             leases._runs.append(OffsetRun(first, end - 1, state, deliveries, due if state == DELAYED else 0))
             leases._counts[state] += length

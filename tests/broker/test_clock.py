@@ -12,10 +12,12 @@ from trio.testing import trio_test
 
 from krappy.broker.broker import LocalBroker
 from krappy.broker.clock import Clock
+from krappy.broker.groups.group_keeper import DELAYS_WRITTEN_MS
+from krappy.broker.groups.shared import SharedPartition
 from krappy.core.kafka.offset import Offset
 from krappy.records import batch
 from krappy.store.format import LOG, file_name
-from tests.broker.engine import events, publish, read_all, running, until
+from tests.broker.engine import as_killed, events, publish, read_all, running, until
 from tests.broker.transactional import Producer
 
 HOUR = 3_600_000
@@ -54,20 +56,54 @@ async def test_a_lease_lasts_as_long_as_it_was_to(tmp_path: Path, jump: Jump, by
         assert abs(told[0] - (broker.now_ms() + HOUR // 2)) < HOUR // 4  # by the clock that people see
 
 
+async def delayed(broker: LocalBroker) -> SharedPartition:
+    """A partition of a group with an event that is delayed by half an hour, durably."""
+    topic, _ = await broker.create_topic("t", 1, {})
+    await publish(topic.led(0), 1)
+    member = await broker.groups.join("g", "a", ["t"])
+    await member.poll(*ALL)
+    member.nack([("t", 0, 0, 0)], HOUR // 2)
+    group = broker.groups._groups["g"]
+    await group.writer.durable(group, group.shared.values()).wait()
+    return group.shared["t", 0]
+
+
+def left(broker: LocalBroker) -> int:
+    """How many ms it is delayed still."""
+    [shared] = broker.groups._groups["g"].shared.values()
+    assert shared.leases.due is not None
+    return shared.leases.due - broker.clock.steady_ms()
+
+
 @pytest.mark.parametrize("by", [-HOUR, 0, HOUR])
+@pytest.mark.parametrize("killed", [False, True])
 @trio_test
-async def test_a_delay_goes_on_after_a_restart(tmp_path: Path, jump: Jump, by: int) -> None:
-    async with running(tmp_path) as broker:
-        topic, _ = await broker.create_topic("t", 1, {})
-        await publish(topic.led(0), 1)
-        member = await broker.groups.join("g", "a", ["t"])
-        await member.poll(*ALL)
-        member.nack([("t", 0, 0, 0)], HOUR // 2)
+async def test_a_delay_goes_on_after_a_restart(tmp_path: Path, jump: Jump, by: int, killed: bool) -> None:
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    async with running(data) as broker:
+        await delayed(broker)
+        as_killed(data, copy)
         jump(by)
-    async with running(tmp_path) as broker:
-        [shared] = broker.groups._groups["g"].shared.values()
-        assert shared.leases.due is not None
-        assert abs(shared.leases.due - broker.clock.steady_ms() - HOUR // 2) < HOUR // 4
+    async with running(copy if killed else data) as broker:
+        assert abs(left(broker) - HOUR // 2) < HOUR // 4
+
+
+@trio_test
+async def test_a_kill_makes_a_delay_hardly_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of a delay is written again and again: else an event would never come if the broker is killed often."""
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    async with running(data) as broker:
+        shared = await delayed(broker)
+        assert shared.alarm is not None
+        assert shared.alarm <= broker.clock.steady_ms() + DELAYS_WRITTEN_MS
+        right, before = Clock.steady_ms, shared.version
+        monkeypatch.setattr(Clock, "steady_ms", lambda self: right(self) + HOUR // 4)
+        broker.groups.alarms.set(shared, 0)  # wakes the task that looks at the clock
+        await until(lambda: shared.version > before)
+        await shared.group.writer.durable(shared.group, [shared]).wait()  # type: ignore[attr-defined]
+        as_killed(data, copy)
+    async with running(copy) as broker:
+        assert abs(left(broker) - HOUR // 4) < HOUR // 8
 
 
 @pytest.mark.parametrize("by", [-HOUR, HOUR])

@@ -324,11 +324,11 @@ async def test_a_state_of_an_earlier_version_has_no_epoch_and_gets_one(tmp_path:
         member.close()
         await lose(partition, 5)
         shared = group.shared["t", 0]
-        shared.leases = group.load_leases("t", old)
+        shared.leases = group.load_leases("t", old, 0)
         shared.trim()
         assert (shared.leases.frontier, shared.leases.lineage.last) == (5, partition.epoch - 2)
         await publish(partition, 10)
-        shared.leases = group.load_leases("t", old)
+        shared.leases = group.load_leases("t", old, 0)
         shared.trim()
         assert (shared.leases.frontier, shared.leases.lineage.last) == (10, partition.epoch), (
             "as before: it is believed"

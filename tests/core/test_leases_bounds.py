@@ -48,7 +48,7 @@ def test_events_that_nobody_settles_hold_up_the_group_and_not_its_memory() -> No
     assert leases.frontier < LOG
     assert leases.unsettled <= WINDOW
     assert MAX_RUNS <= leases.size <= WINDOW
-    assert len(msgpack.packb(leases.dump(ahead_ms=1_800_000_000_000))) < WRITTEN
+    assert len(msgpack.packb(leases.dump())) < WRITTEN
 
 
 def test_what_an_acknowledgement_costs_does_not_depend_on_how_many_polls_there_were() -> None:

@@ -410,6 +410,17 @@ def test_state_that_nothing_wrote_is_refused(state: list[int]) -> None:
         Leases.load(state, max_deliveries=3)
 
 
+def test_a_delay_goes_on_from_the_load() -> None:
+    leases = Leases(0, max_deliveries=3)
+    leases.lease(1_000, "g_0", 60_000, LogSlice(0, 10, [(0, 9)]), 10)
+    leases.nack(1_000, "g_0", 5, 9, 5_000)
+    assert leases.dump(3_000) == [1, 10, 0, 0, 5, 1, 0, 0, 5, 1, 3_000]
+    assert Leases.load(leases.dump(3_000), max_deliveries=3, now=70_000).due == 73_000
+    assert Leases.load(leases.dump(7_000), max_deliveries=3, now=70_000).due == 70_001
+    wall = 1_800_000_000_000
+    assert Leases.load([1, 10, 0, 5, 5, 1, wall], max_deliveries=3, now=wall - 500).due == wall, "an earlier version's"
+
+
 def test_a_lease_costs_by_the_run_and_not_by_the_event() -> None:
     leases = Leases(0, max_deliveries=3, window=10**9)
     got = leases.lease(0, "g_0", 1, LogSlice(0, 10**9, [(0, 10**9 - 1)]), 10**8)

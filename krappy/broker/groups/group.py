@@ -47,6 +47,7 @@ class Group(Owner):
         self.name = name
         self.settings = settings
         self.writer = keeper.writer_of(name)
+        self._since = keeper.now_ms()  # when it was loaded
         self.keeps_epochs = keeper.storage.keeps_epochs
         self.shared: dict[tuple[str, int], SharedPartition] = {}
         self.away: dict[tuple[str, int], Sequence[int]] = {}  # kept states of partitions that this broker does not have
@@ -136,15 +137,15 @@ class Group(Owner):
     def new_leases(self, topic: str, floor: int) -> Leases:
         return self._kind(floor, max_deliveries=self.settings.rules(topic).max_deliveries)
 
-    def load_leases(self, topic: str, state: Sequence[int]) -> Leases:
-        """Raises ValueError for what `Leases.dump` did not give."""
-        return self._kind.load(state, max_deliveries=self.settings.rules(topic).max_deliveries)
+    def load_leases(self, topic: str, state: Sequence[int], now: int) -> Leases:
+        """`now`: from when on delays go on. Raises ValueError for what `Leases.dump` did not give."""
+        return self._kind.load(state, max_deliveries=self.settings.rules(topic).max_deliveries, now=now)
 
     def load_away(self, partition: GroupPartition) -> Leases:
         """The leases of a partition in `away`. Removes it from there. Raises StorageError for what can't be read."""
         at = (partition.topic, partition.index)
         try:
-            leases = self.load_leases(partition.topic, self.away[at])
+            leases = self.load_leases(partition.topic, self.away[at], self._since)
         except (ValueError, TypeError) as error:
             what = f"the state of group '{self.name}' in {partition}"
             raise StorageError(f"{what} can't be read: {error}") from error
@@ -207,10 +208,11 @@ class Group(Owner):
         before = self.settings
         held = {topic for topic, _ in (*self.shared, *self.away)}
         self.settings = before._replace(kind="shared", order=order).with_rules(rules, held)
+        now = self.keeper.now_ms()
         for shared in self.shared.values():
             limit = self.settings.rules(shared.at[0]).max_deliveries
             if order != before.order:
-                shared.leases = self.load_leases(shared.at[0], shared.leases.dump())
+                shared.leases = self.load_leases(shared.at[0], shared.leases.dump(now), now)
                 self.keeper.reads.drop(shared)
                 shared.changed()
             elif limit != before.rules(shared.at[0]).max_deliveries:

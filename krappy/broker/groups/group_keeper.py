@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
     from krappy.ports.cluster import LogPeersPort
 
+DELAYS_WRITTEN_MS = 60_000  # a kill makes a delay at most so much longer
 MakeTopic = Callable[..., Awaitable[Any]]
 
 
@@ -75,9 +76,11 @@ class GroupKeeper:
         self._runtime.report("group_ahead_of_log", **facts)
 
     def attend(self, shared: SharedPartition) -> None:
-        """Sets the alarm for the next end of a lease or delay, and has dead events published."""
+        """Sets the alarm for the next end of a lease or delay, and has dead events published. While events are delayed,
+        their state is written each `DELAYS_WRITTEN_MS`, with the rest of each delay."""
         leases = shared.leases
         if leases.due is not None:
-            self.alarms.set(shared, leases.due)
+            soon = self.now_ms() + DELAYS_WRITTEN_MS if leases.delayed else leases.due
+            self.alarms.set(shared, min(leases.due, soon))
         if leases.dead and not shared.burying:
             self.undertaker.bury(shared)

@@ -122,7 +122,8 @@ class GroupWriter:
             if group.gone:
                 continue
             try:
-                packed = {each.at: pack_state(each, self._runtime.clock.ahead_ms) for each in some if not each.gone}
+                now = self._runtime.clock.steady_ms()
+                packed = {each.at: pack_state(each, now) for each in some if not each.gone}
                 writes.append(self._storage.put(group.name, pack_settings(group) if group in groups else None, packed))
             except Exception as error:
                 refused[group] = _known(error)
@@ -149,10 +150,8 @@ def _known(error: Exception) -> KrappyError:
     return error if isinstance(error, KrappyError) else StorageError(f"writing groups: {error!r}")
 
 
-def pack_state(shared: SharedPartition, ahead_ms: int) -> bytes:
-    """`ahead_ms`: how far the wall clock is ahead of the steady one. The next start reads the times by the wall
-    clock."""
-    packed: bytes = msgpack.packb(shared.leases.dump(ahead_ms))
+def pack_state(shared: SharedPartition, now: int) -> bytes:
+    packed: bytes = msgpack.packb(shared.leases.dump(now))
     return packed
 
 

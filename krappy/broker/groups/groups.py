@@ -128,11 +128,10 @@ class GroupCoordinator(ShareKeeper):
         if self._replicated:  # what is to be durable was waited for, and nobody may be left to commit the rest
             return
         await self.shares.close()
-        if self._runtime.clock.was_set:
-            for group in self._groups.values():
-                for shared in group.shared.values():
-                    if shared.leases.due is not None:
-                        group.writer.mark(shared)
+        for group in self._groups.values():
+            for shared in group.shared.values():
+                if shared.leases.delayed:
+                    group.writer.mark(shared)
         try:
             for writer in self.writers.values():
                 await writer.all_durable().wait()

@@ -278,7 +278,7 @@ class SharedPartition:
         self.group.attend(self)
 
     def ring(self, now: int) -> None:
-        """A lease or a delay has ended."""
+        """A lease or a delay has ended, or it is time to write delays."""
         self.leases.expire(now)
         self.changed()
         self.group.stir(self)
