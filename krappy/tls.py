@@ -22,7 +22,8 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -222,7 +223,8 @@ def client_context(ca: str | None = None, cert: str | tuple[str, str] | None = N
     """A context for clients. `ca`: PEM file of the authorities that may vouch for the broker; None: the system's.
     `cert`: PEM file of the client's own certificate and key, or (certificate, key). Raises OSError (ssl.SSLError is
     one)."""
-    context = ssl.create_default_context(cafile=ca)
+    with readable_authorities():
+        context = ssl.create_default_context(cafile=ca)
     # Else Python 3.13 would refuse authorities that its older versions, librdkafka and Java take: without a key usage.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -231,14 +233,27 @@ def client_context(ca: str | None = None, cert: str | tuple[str, str] | None = N
     return context
 
 
+@contextmanager
+def readable_authorities() -> Iterator[None]:
+    """Around the reading of a file of authorities. Raises OSError in place of ssl.SSLError, whose text is "[X509] PEM
+    lib", say."""
+    try:
+        yield
+    except ssl.SSLError:
+        raise OSError("there is no certificate in PEM in it, or one that can't be read") from None
+
+
 def load_own(context: ssl.SSLContext, certificate: str, key: str | None = None) -> None:
     """Gives the context a certificate of its own. Raises OSError (ssl.SSLError is one)."""
     try:
         context.load_cert_chain(certificate, key, _no_password)
     except ssl.SSLError as error:
-        if error.reason != "KEY_VALUES_MISMATCH":
+        if error.reason == "KEY_VALUES_MISMATCH":
+            text = "the key is not that of the file's first certificate; behind that one come those of its authorities"
+        elif error.reason is None:  # its text is "[SSL] PEM lib", say
+            text = "there is no certificate in PEM, or no key, or one that can't be read"
+        else:
             raise
-        text = "the key is not that of the file's first certificate; behind that one come those of its authorities"
         raise OSError(text) from None
 
 

@@ -41,12 +41,13 @@ from krappy.errors import ConfigError
 from krappy.settings.security import SecuritySettings
 from krappy.settings.server import ServerConfig
 from krappy.settings.zookeeper import ZooKeeperSettings
-from krappy.tls import TlsSocket, client_context, load_own
+from krappy.tls import TlsSocket, client_context, load_own, readable_authorities
 
 LOOK_SECONDS = 10.0  # between two looks at the files
 KEPT = 10_000  # client certificates whose chains end before them
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"  # of TLS 1.2: those of Mozilla's "intermediate"; 1.3 has no others
 DEMANDS = {"none": "CERT_NONE", "requested": "CERT_OPTIONAL", "required": "CERT_REQUIRED"}  # names of ssl.VerifyMode
+DER, PKCS12 = b"\x30", b"\x02\x01\x03"  # the first byte of either, and the version of PKCS12, which comes soon
 OTHER_FORMATS = {b"\xfe\xed\xfe\xed": "JKS", b"\xce\xce\xce\xce": "JCEKS"}  # the first bytes of Java's key stores
 CONVERT = "keytool -importkeystore -srckeystore FILE -destkeystore F.p12 -deststoretype PKCS12 && openssl pkcs12"
 Report = Callable[..., None]
@@ -256,9 +257,10 @@ class ServerTls:
         context.verify_mode = ssl.VerifyMode[DEMANDS[client_auth]]
         if context.verify_mode is not ssl.CERT_NONE:
             try:
-                context.load_verify_locations(settings.tls_client_ca)
+                with readable_authorities():
+                    context.load_verify_locations(settings.tls_client_ca)
             except (OSError, ValueError) as error:
-                text = f"tls_client_ca: {settings.tls_client_ca} has no certificates: {reason(error)}"
+                text = f"tls_client_ca: {settings.tls_client_ca}: {reason(error)}"
                 raise ConfigError(text, setting="tls_client_ca") from None
         return context
 
@@ -364,7 +366,10 @@ def _checked(certificate: str, key: str) -> tuple[float, float]:
         raise ConfigError(text, setting="tls_certificate") from None
     if stat.S_IMODE(mode) & stat.S_IROTH:
         raise ConfigError(f"everybody may read the private key: chmod o-r {key or certificate}", setting="tls_key")
-    kind = OTHER_FORMATS.get(pem[:4]) or ("PKCS12" if pem[:1] == b"\x30" else "")
+    kind = OTHER_FORMATS.get(pem[:4]) or ("PKCS12" if PKCS12 in pem[:9] else "")
+    if not kind and pem[:1] == DER:
+        text = f"{certificate} is DER, and PEM is needed: openssl x509 -inform DER -in {certificate} -out F.pem"
+        raise ConfigError(f"tls_certificate: {text}", setting="tls_certificate")
     if kind:
         raise ConfigError(
             f"tls_certificate: {certificate} is {kind}, and PEM is needed: {CONVERT} -in F.p12 -nodes -out F.pem",

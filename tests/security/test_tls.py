@@ -607,6 +607,39 @@ def test_java_key_stores_are_told_how_they_become_pem(tmp_path: Path) -> None:
         pass
 
 
+def test_a_certificate_in_der_is_told_how_it_becomes_pem(tmp_path: Path, authority: Authority) -> None:
+    """A PKCS12 file begins with the same byte."""
+    der = tmp_path / "certificate.der"
+    pem = Path(authority.issue("127.0.0.1")).read_text()
+    der.write_bytes(ssl.PEM_cert_to_DER_cert(pem[pem.index("-----BEGIN CERTIFICATE") :].partition("\n\n")[0].strip()))
+    der.chmod(0o600)
+    settings = {"tls_certificate": str(der), **LISTENERS}
+    with pytest.raises(errors.ConfigError, match="openssl x509 -inform DER"), run_broker(tmp_path / "data", **settings):
+        pass
+
+
+@pytest.mark.parametrize("text", ["", "-----BEGIN X509 CRL-----\nMIIB\n-----END X509 CRL-----\n"])
+def test_a_file_that_is_no_pem_is_told_in_words(tmp_path: Path, authority: Authority, text: str) -> None:
+    """Those of OpenSSL are "PEM lib"."""
+    good, odd = authority.issue("127.0.0.1"), tmp_path / "odd.pem"
+    odd.write_text(text)
+    odd.chmod(0o600)
+    settings = {"ssl_client_auth": "required", "tls_certificate": good, "tls_key": good, "tls_client_ca": authority.ca}
+    for setting in ("tls_key", "tls_client_ca"):
+        with (
+            pytest.raises(errors.ConfigError, match=f"{setting}.*{odd}.*there is no certificate in PEM"),
+            run_broker(tmp_path / "data", **{**settings, setting: str(odd), **LISTENERS}),
+        ):
+            pass
+    for name in ("ca", "cert"):
+        given: Any = {"ca": authority.ca, name: str(odd)}
+        with (
+            pytest.raises(errors.ConfigError, match="there is no certificate in PEM"),
+            blocking.connect("x:1", **given),
+        ):
+            pass
+
+
 # --- strangers
 
 
