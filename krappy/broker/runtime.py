@@ -45,6 +45,7 @@ T = TypeVar("T")
 Args = TypeVarTuple("Args")
 SHARE = 8  # each of the broker's own caches may take 1/SHARE of `memory_bytes`, in addition to it
 DISK_THREADS = 8
+CLEANERS = 8  # compactions that may be under way: one, and some whose disk hangs
 
 
 class OpenScan(Protocol):
@@ -70,7 +71,7 @@ class Runtime:
         self.settings_changed = Signal()
         self.disk_threads = HangLimit(DISK_THREADS)
         self.disk_limiter = self.disk_threads.limiter  # of threads that wait only for the disk
-        self.cleaner_limiter = trio.CapacityLimiter(1)
+        self.cleaner_limiter = trio.CapacityLimiter(CLEANERS)
         self.counting = trio.CapacityLimiter(1)  # tasks that read whole views
         # A topic's is held while events are removed from its logs. Take it before the topic's own lock.
         self.shrinking = NameLocks()

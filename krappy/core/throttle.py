@@ -8,9 +8,10 @@ LEAST_PAUSE = 0.001  # s
 
 
 class Throttle:
-    """Keeps the average rate of work, in bytes a second, within a limit."""
+    """Keeps the average rate of work, in bytes a second, within a limit. `steps`: how many pieces were done."""
 
     def __init__(self) -> None:
+        self.steps = 0
         self._paid = 0.0  # the time (s) at which the work done so far is within the rate
         self._rate = 0
 
@@ -19,6 +20,7 @@ class Throttle:
 
         When the rate changes, earlier work is forgotten.
         """
+        self.steps += 1
         if rate != self._rate:
             self._rate, self._paid = rate, now
         if not rate:

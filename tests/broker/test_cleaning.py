@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from trio.testing import trio_test
 
 from krappy.broker.broker import LocalBroker
 from krappy.broker.partition.partition import Partition
-from krappy.broker.upkeep import cleaning
+from krappy.broker.upkeep import cleaning, housekeeping
 from krappy.entries.entry import is_tombstone
 from krappy.records import batch
 from krappy.settings.topic import TopicConfig
+from krappy.store.cleaner import CleanResult
+from krappy.store.log import Log
 from tests.broker.engine import publish, read_all, running, until
 
 HOUR = 3_600_000
@@ -188,3 +191,39 @@ async def test_a_view_that_is_behind_keeps_no_other_log_from_being_compacted(
         await partitions[0].view_wait(None, 60)
         await broker.housekeeper.look(broker.housekeeper.compact)
         assert ("log_cleaned", "behind-0") in told
+
+
+@trio_test
+async def test_a_compaction_whose_disk_hangs_keeps_no_other_log_from_being_compacted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def report(event: str, **facts: Any) -> None:
+        if event == "log_cleaned":
+            told.append(facts["partition"])
+
+    clean, hangs, goes_on = Log.clean, threading.Event(), threading.Event()
+
+    def clean_or_hang(self: Log, *args: Any) -> CleanResult:
+        if self.folder.name == "hung-0":
+            hangs.set()
+            assert goes_on.wait(60)
+        return clean(self, *args)
+
+    monkeypatch.setattr(Log, "clean", clean_or_hang)
+    monkeypatch.setattr(housekeeping, "STILL_S", 0.1)
+    config = {"cleanup.policy": "compact", "segment.bytes": 300, "min.cleanable.dirty.ratio": 0}
+    async with running(tmp_path, report, cleaner_backoff_ms=20) as broker:
+        try:
+            for name in ("hung", "other"):
+                partition = (await broker.create_topic(name, 1, config))[0].led(0)
+                for _ in range(6):
+                    await publish(partition, 2, [b"a", b"b"])
+                if name == "hung":
+                    await until(hangs.is_set)
+            await until(lambda: "other-0" in told)
+            assert "hung-0" not in told
+        finally:
+            goes_on.set()
+        await until(lambda: "hung-0" in told)

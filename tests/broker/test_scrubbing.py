@@ -35,13 +35,18 @@ class FakePartition:
         return Span(bytes(self.bytes), self.log.end_offset, 1)
 
 
-def scrubbed(partitions: list[FakePartition], interval_ms: int, seconds: float) -> int:
-    """Runs scrubbing for `seconds`. Returns the most logs that it measured between two turns of others."""
+def scrubbed(
+    partitions: list[FakePartition], interval_ms: int, seconds: float, hangs: FakePartition | None = None
+) -> int:
+    """Runs scrubbing for `seconds`. Returns the most logs that it measured between two turns of others. `hangs`: reads
+    of this one do not end."""
     topic = SimpleNamespace(id=b"id", local=dict(enumerate(partitions)))
     topics = SimpleNamespace(values=lambda: [topic], by_id={topic.id: topic})
 
     async def in_thread(work: Any) -> Any:
         await trio.lowlevel.checkpoint()
+        if hangs is not None and work.func == hangs.log.verify:
+            await trio.sleep_forever()
         return work()
 
     config, measures = SimpleNamespace(scrub_interval_ms=interval_ms), SimpleNamespace(scrubbed_bytes=0)
@@ -77,3 +82,10 @@ def test_logs_that_grew_since_all_were_measured_are_read_within_the_interval() -
     first.log.verify = grow
     scrubbed([first, *others], 100, 3.0)
     assert all(each.read for each in others)
+
+
+def test_a_log_whose_reads_hang_keeps_no_other_from_being_read() -> None:
+    partitions = [FakePartition(1, 1) for _ in range(4)]
+    scrubbed(partitions, 100, 1000.0, hangs=partitions[0])
+    assert [bool(each.read) for each in partitions] == [False, True, True, True]
+    assert min(each.read for each in partitions[1:]) > 5

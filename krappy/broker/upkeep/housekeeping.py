@@ -1,7 +1,7 @@
 """A broker's periodic work: roll segments, expire events, compact, forget. core/retention.py decides, this does it.
 
-A partition whose disk or view prevents that is skipped until the next round. If its disk hangs, retention of the others
-goes on.
+A partition whose disk or view prevents that is skipped until the next round. If its disk hangs, the others are looked
+after all the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from krappy.broker.upkeep.log_places import LogPlaces
 from krappy.core import retention
 from krappy.core.throttle import Throttle
 from krappy.errors import KrappyError, UnknownTopic
-from krappy.waiting import HANGS_S, Errands, wait_any
+from krappy.waiting import HANGS_S, Errands, Signal, wait_any
 
 if TYPE_CHECKING:
     from krappy.broker.latest.latest import LatestTables
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from krappy.broker.topics.topic_changes import TopicChanges
 
 SCAN_CHECK_S = 10.0
+STILL_S = 60.0  # a compaction without a step for so long hangs: others are done beside it
 
 
 class Housekeeper:
@@ -44,12 +45,24 @@ class Housekeeper:
         """Until cancelled."""
         async with trio.open_nursery() as nursery:
             errands: Errands[Partition | str] = Errands(nursery, HANGS_S, lambda _: None)
+            ended = Signal()
+            compactions: Errands[Partition] = Errands(nursery, STILL_S, lambda _: ended.fire())
 
             async def retain(partition: Partition) -> None:
                 await errands.run({partition: partial(self._attempt, self.retain, partition)})
 
             nursery.start_soon(self._every, lambda: self._runtime.config.retention_check_ms, retain)
-            nursery.start_soon(self._every, self._compaction_ms, self.compact)
+
+            async def compact(partition: Partition) -> None:
+                if not self._is_dirty(partition):
+                    return
+                steps = self._throttle.steps
+                await compactions.run({partition: partial(self._attempt, self.compact, partition)})
+                while partition in compactions and steps != self._throttle.steps:
+                    steps = self._throttle.steps
+                    await wait_any([ended], lambda: partition not in compactions, STILL_S)
+
+            nursery.start_soon(self._every, self._compaction_ms, compact)
             nursery.start_soon(self._every, lambda: self._runtime.config.retention_check_ms, self.sweep)
             nursery.start_soon(LogPlaces(self._runtime).run)
             while True:
@@ -147,9 +160,12 @@ class Housekeeper:
 
     async def compact(self, partition: Partition) -> None:
         """Compaction of one partition, if it frees enough."""
-        log, now = partition.log, self._runtime.now_ms()
-        if retention.must_clean(partition.config, log.segments, log.clean_upto, now):
-            await self.clean(partition, now)
+        if self._is_dirty(partition):
+            await self.clean(partition, self._runtime.now_ms())
+
+    def _is_dirty(self, partition: Partition) -> bool:
+        log = partition.log
+        return retention.must_clean(partition.config, log.segments, log.clean_upto, self._runtime.now_ms())
 
     async def clean(self, partition: Partition, now: int) -> None:
         """Compacts the closed segments of a partition, even if it frees little. `now` in ms."""

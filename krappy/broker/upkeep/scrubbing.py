@@ -15,6 +15,7 @@ import trio
 from krappy.broker.partition.partition import Partition
 from krappy.errors import KrappyError
 from krappy.store.local_replicas import ReplicaId
+from krappy.waiting import Errands
 
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
@@ -23,6 +24,7 @@ PORTION = 1 << 20  # bytes read at a time
 FASTEST = 32 << 20  # bytes a second at most, however short the interval is
 PAUSE_S = 60.0  # before each round
 EACH_S = 0.001  # before each log: thousands of them may be empty
+STILL_S = 60.0  # a read that takes longer hangs: its log is left out of this round
 MEASURE_S = 1.0  # between two times that all logs are measured
 
 
@@ -38,6 +40,10 @@ class Scrubber:
 
     async def run(self) -> None:
         """Until cancelled; nothing if the interval is 0."""
+        async with trio.open_nursery() as nursery:
+            await self._run(Errands(nursery, STILL_S, lambda _: None))
+
+    async def _run(self, reads: Errands[ReplicaId]) -> None:
         while interval := self._runtime.config.scrub_interval_ms / 1000:
             await trio.sleep(min(PAUSE_S, interval))
             keys = [(each.id, index) for each in self._runtime.topics.values() for index in each.local]
@@ -46,7 +52,7 @@ class Scrubber:
                 await trio.sleep(EACH_S)
                 offset, end, rate = 0, *self._extent(key, interval)
                 while offset < end:
-                    offset, size = await self._read(key, offset, end)
+                    offset, size = await self._read_in_time(reads, key, offset, end)
                     await trio.sleep(size / rate)
 
     def _found(self, key: ReplicaId) -> Partition | None:
@@ -66,6 +72,17 @@ class Scrubber:
             topics = self._runtime.topics.values()
             self._size, self._measured = sum(each.size for topic in topics for each in topic.local.values()), now
         return found.log.end_offset, min(FASTEST, max(1, self._size, found.size) / interval)
+
+    async def _read_in_time(self, reads: Errands[ReplicaId], key: ReplicaId, offset: int, end: int) -> tuple[int, int]:
+        """As `_read`. If the read hangs, the log is left out."""
+        found = end, 0
+
+        async def read() -> None:
+            nonlocal found
+            found = await self._read(key, offset, end)
+
+        await reads.run({key: read})
+        return found
 
     async def _read(self, key: ReplicaId, offset: int, end: int) -> tuple[int, int]:
         """(the offset from which to go on; how many bytes were read)."""
