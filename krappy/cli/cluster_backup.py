@@ -33,7 +33,7 @@ from krappy.clients.runtime import run
 from krappy.core.cluster.image import Image, TopicImage
 from krappy.core.cluster.state import NOBODY
 from krappy.core.cluster.tree import Znode
-from krappy.errors import ConnectionLost, InvalidRequest, KrappyError, RequestTimeout, UnknownHandle
+from krappy.errors import ConnectionLost, InvalidRequest, KrappyError, RequestTimeout, ShuttingDown, UnknownHandle
 from krappy.settings.topic import check_topic_name
 from krappy.store.format import LOG
 from krappy.store.hold import MANIFEST
@@ -77,7 +77,7 @@ def held_cluster(client: Client, tell: Callable[[str], None]) -> Iterator[Cluste
         try:
             held = _hold(router)
             break
-        except (Unsettled, ConnectionLost, RequestTimeout) as error:
+        except (Unsettled, ConnectionLost, RequestTimeout, ShuttingDown) as error:
             if time.monotonic() > end:
                 raise Failure(f"the cluster can't be backed up now: {error}") from None
             tell(f"{error}; the backup begins anew")

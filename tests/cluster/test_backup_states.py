@@ -25,9 +25,10 @@ from krappy.cli import archive
 from krappy.cli.cluster_backup import ClusterCopy, held_cluster
 from krappy.clients import backups
 from krappy.clients.backups import BegunAt, HeldAt
+from krappy.clients.link import Link
 from krappy.clients.router import Router
 from krappy.core.cluster.coordinators import partition_of
-from krappy.errors import InvalidRequest, StagingCommitted, UnknownHandle
+from krappy.errors import InvalidRequest, ShuttingDown, StagingCommitted, UnknownHandle
 from krappy.records import batch
 from krappy.store.catalog import LocalCatalog
 from krappy.store.meta import Meta
@@ -341,3 +342,21 @@ def test_topics_that_are_made_meanwhile(
     check_folder(tmp_path / "alone")
     with BrokerProcess(tmp_path / "alone") as alone, blocking.connect(alone.address) as other:
         assert [other.table("fresh").put(f"{n}", "v", partition=n).offset for n in range(3)] == [0, 0, 0]
+
+
+def test_a_backup_begins_anew_when_a_broker_is_about_to_stop(
+    client: blocking.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, asked, told = backups.begin, list[Link](), list[str]()
+
+    async def stopping(link: Link) -> BegunAt | None:
+        asked.append(link)
+        if len(asked) == 2:
+            raise ShuttingDown("the broker is shutting down")
+        return await begin(link)
+
+    monkeypatch.setattr(backups, "begin", stopping)
+    with held_cluster(client, told.append) as held:
+        assert held is not None
+        assert len(held.brokers) == 3
+    assert told == ["the broker is shutting down; the backup begins anew"]
