@@ -57,6 +57,11 @@ class LeaderRoutes:
     def all(self) -> set[Route]:
         return set(self._routes.values())
 
+    def end(self) -> None:
+        """The topic of all routes was deleted."""
+        for each in self.all():
+            each.handle = None
+
     async def find(
         self, partitions: Iterable[int], register: Callable[[Link], Awaitable[Route | None]]
     ) -> KrappyError | None:

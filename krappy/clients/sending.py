@@ -311,8 +311,11 @@ class Sending:
                 if result.name in ("UNKNOWN_TOPIC", "UNKNOWN_HANDLE", "NOT_COORDINATOR"):
                     # The topic was deleted; the next send registers anew, which may create it. Or another broker
                     # coordinates the staged job.
+                    if result.name == "UNKNOWN_TOPIC":
+                        self._deleted = True
+                        if self._routes is not None and route.handle is not None:  # else others may be the new topic's
+                            self._routes.end()
                     route.handle, self._refresh = None, 0.0
-                    self._deleted |= result.name == "UNKNOWN_TOPIC"
                 elif isinstance(result, NotLeader):
                     self._left(batch.partition, result)
                 elif self._router.may_hear(self.topic, result):  # it learns later than others that it leads a partition

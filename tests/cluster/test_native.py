@@ -482,6 +482,22 @@ def test_a_producer_finds_the_leaders_of_a_topic_that_was_made_anew(
     assert send() == {0, 1}
 
 
+def test_a_producer_is_told_once_that_its_topic_was_deleted(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    """Not by each leader in turn."""
+    client.create_topic("told", PARTITIONS)
+    with client.producer("told") as producer:
+        for index in range(PARTITIONS):
+            producer.send(b"before", partition=index).result(LONG_S)
+        with blocking.connect(cluster.native, timeout=LONG_S) as other:
+            other.delete_topic("told")
+        wait_until(lambda: cluster.topic("told") is None, "the topic is gone")
+        client.create_topic("told", PARTITIONS)
+        with pytest.raises(UnknownTopic, match="was deleted"):
+            producer.send(b"for the deleted one", partition=0).result(LONG_S)
+        for index in range(PARTITIONS):
+            assert producer.send(b"after", partition=index).result(LONG_S).offset == 0
+
+
 @pytest.mark.parametrize("is_told", [True, False], ids=["a leader tells", "connections are lost"])
 @pytest.mark.parametrize(("before", "after"), [(2, 8), (6, 1)])
 def test_a_topic_is_made_anew_with_another_number_of_partitions(
