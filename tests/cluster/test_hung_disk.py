@@ -13,15 +13,17 @@ from typing import Any
 import pytest
 
 from krappy import blocking
-from krappy.broker.topics.internal_topics import TRANSACTIONS
+from krappy.broker.topics.internal_topics import OFFSETS, TRANSACTIONS
 from krappy.core.cluster.coordinators import partition_of
 from krappy.errors import KrappyError
+from krappy.records import batch
 from krappy.wire.kafka import ApiKey, Code
-from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
+from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers, make_alone
 from tests.cluster.failing_disk import failing, failing_at, hanging_at, stalling_at
 from tests.cluster.scattered_transactions import ScatteredProducer, coordinator_of
+from tests.cluster.test_groups_kept import commit, offsets
 from tests.cluster.zookeeper import ZooKeeperServer
-from tests.kafka.raw import fetch
+from tests.kafka.raw import Raw, fetch, produce
 from tests.process import wait_until
 
 BROKER = 4  # as the type of a resource
@@ -100,6 +102,31 @@ def test_a_deleted_topic_hangs_at_its_leader(cluster: ClusterProcesses, client: 
     client.create_topic("hung", 1)
     with client.producer("hung") as producer:
         assert producer.send(b"1").result(LONG_S).offset == 0
+
+
+def test_a_deleted_topic_hangs_at_a_coordinator(cluster: ClusterProcesses) -> None:
+    """Meanwhile its name is another topic's, in which the group has no position."""
+    at = cluster.coordinator("g")
+    cluster.until_in_sync(OFFSETS)
+    other = at % 3 + 1
+    with cluster.asked(at) as raw, cluster.asked(at) as waiting, cluster.asked(other) as asked:
+        wait_until(lambda: make_alone(asked, at) in (Code.NONE, Code.TOPIC_ALREADY_EXISTS), "it is made")
+        cluster.until_led("alone")
+        wait_until(lambda: commit(raw, "g", 0, 7, "alone") == Code.NONE, "it is committed")
+        with hanging_at(cluster.brokers[at], "/alone-0/"):
+            waiting.send(ApiKey.PRODUCE, produce("alone", batch.encode([None], [b"x"], timestamps=1)), 12)
+            wait_until(lambda: size_of(raw, "alone") > 0, "it is written, and the disk hangs")
+            asked.ask(ApiKey.DELETE_TOPICS, {"topics": [{"name": "alone"}], "timeout_ms": 30_000})
+            assert make_alone(asked, other) == Code.NONE
+            wait_until(lambda: offsets(raw, "g") == {}, "the group has no position there")
+            assert not cluster.partitions_at(at, "alone"), "the disk hangs still"
+
+
+def size_of(raw: Raw, topic: str) -> int:
+    """Bytes of its first partition."""
+    asked = {"topics": [{"topic": topic, "partitions": [0]}]}
+    [found] = raw.ask(ApiKey.DESCRIBE_LOG_DIRS, asked)["results"]
+    return int(found["topics"][0]["partitions"][0]["partition_size"])
 
 
 def of_leader(cluster: ClusterProcesses, broker: int) -> Iterator[str]:

@@ -214,10 +214,13 @@ class ClusterTopicChanges(TopicChanges):
         runtime.topics.remove(topic)
         self.names.remove(topic.name)
         topic.deleted = True
-        await deletion.close(runtime, self._latest, topic)
+        try:
+            if is_deleted:  # before it is closed, since the disk may hang: its name may be another topic's by now
+                self._dying[topic.id] = topic
+                await self._forget(topic.name, topic.id)
+        finally:
+            await deletion.close(runtime, self._latest, topic)
         if is_deleted:
-            self._dying[topic.id] = topic
-            await self._forget(topic.name, topic.id)
             runtime.report("topic_deleted", topic=topic.name)
             for dead in runtime.catalog.deleting():
                 if dead.id == topic.id:
