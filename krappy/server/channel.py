@@ -287,6 +287,10 @@ class Channel(DescribedConnection, Inbound):
 
     # --- for others
 
+    @property
+    def sock(self) -> socket.socket:
+        return self._sock
+
     def waits_since(self, now: float) -> float | None:
         """When the connection began to wait for its peer; None: the peer waits for an answer."""
         return None if self._waited_for or self._silent_since == math.inf else self._silent_since

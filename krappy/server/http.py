@@ -235,6 +235,10 @@ class HttpConnection:
     def held(self) -> int:
         return self._wire.waiting
 
+    @property
+    def sock(self) -> socket.socket:
+        return self._sock
+
     def overdue(self, now: float) -> bool:
         return self._wire.overdue(now)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from krappy.server.joint_reader import JointReader
 from krappy.server.pages import Pages
 from krappy.server.places import BROKERS, HTTP, MOST_APART, Places, is_local
 from krappy.server.session import REGISTRATION, Allowance
-from krappy.server.sockets import endpoint, prepare
+from krappy.server.sockets import endpoint, has_vanished, prepare
 from krappy.server.strangers import StrangerSteps
 from krappy.server.tls import ServerTls
 from krappy.server.turns import Turns
@@ -36,6 +37,7 @@ SCRATCH = 256 << 10
 BACKLOG = 1024
 TOGETHER = 16  # connections that are accepted in one turn: each may bring its first request
 LOOK_SECONDS = 0.25
+LOOKS = 40  # after so many looks it is asked of the system which peers have vanished
 LOOKED = 100  # connections looked at between two turns of the event loop
 PAGES = 4  # HTTP may take a quarter of the budget
 
@@ -61,6 +63,8 @@ class Connected(Protocol):
     def describe(self) -> ConnectionFacts: ...
     def waits_since(self, now: float) -> float | None: ...
     def give_way(self, why: str) -> None: ...
+    @property
+    def sock(self) -> socket.socket: ...
     @property
     def received(self) -> int: ...
     @property
@@ -205,7 +209,7 @@ class Server:
     async def _look_after(self) -> None:
         """Ends connections whose peers are silent for too long. While memory is short, it also ends those whose peers
         keep memory for too long, the one with most first."""
-        while True:
+        for number in itertools.count(1):
             await trio.sleep(LOOK_SECONDS)
             connections = tuple(self.connections)
             for start in range(0, len(connections), LOOKED):
@@ -213,6 +217,8 @@ class Server:
                 for connection in connections[start : start + LOOKED]:
                     if connection in self.connections:
                         connection.look(now)
+                        if number % LOOKS == 0 and has_vanished(connection.sock):
+                            connection.drop()
                 await trio.lowlevel.checkpoint()  # thousands may have left at once
             while self.budget.short or self.pages.short:
                 now = trio.current_time()

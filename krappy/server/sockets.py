@@ -13,8 +13,12 @@ from krappy.tls import TlsSocket
 
 _ESTABLISHED = 1  # the first byte of Linux's tcp_info is the state (include/net/tcp_states.h)
 _INFO = getattr(socket, "TCP_INFO", None)
-# A host that vanishes without closing is noticed after a minute and a half, however long its requests may wait.
+# A host that vanishes without closing is noticed after a minute and a half, however long its requests may wait; unless
+# bytes have been sent to it since. See `has_vanished`.
 _ALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+
+
+_AGAIN = 8  # times that the system has sent the same bytes again, each time after twice as long: for about a minute
 
 
 def prepare(sock: socket.socket) -> None:
@@ -41,6 +45,15 @@ def has_left(sock: socket.socket) -> bool:
     with contextlib.suppress(OSError):
         return _INFO is not None and sock.getsockopt(socket.IPPROTO_TCP, _INFO, 1)[0] != _ESTABLISHED
     return True
+
+
+def has_vanished(sock: socket.socket) -> bool:
+    """Whether the peer's system has confirmed nothing for a minute or so, although bytes were sent to it again and
+    again. (By itself this system goes on with that for a quarter of an hour.) A peer that only does not read is still
+    there, and its system answers; with TCP_USER_TIMEOUT it would lose its connection, too. Known on Linux only."""
+    with contextlib.suppress(OSError):
+        return _INFO is not None and sock.getsockopt(socket.IPPROTO_TCP, _INFO, 3)[2] >= _AGAIN
+    return False
 
 
 async def readable(sock: TlsSocket) -> None:

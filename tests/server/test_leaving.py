@@ -222,3 +222,28 @@ async def looks_in_turns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_thousands_that_leave_at_once_are_parted_with_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trio.run(looks_in_turns, tmp_path, monkeypatch)
+
+
+async def vanishes(folder: Path, monkeypatch: pytest.MonkeyPatch, listener: str) -> None:
+    monkeypatch.setattr(server, "LOOKS", 1)
+    addresses = {"listen_native": "127.0.0.1:0", "listen_kafka": "127.0.0.1:0", "listen_http": "127.0.0.1:0"}
+    async with topic(folder, **addresses) as broker:
+        at = {"listen_native": broker.address, "listen_kafka": broker.kafka_address, "listen_http": broker.http_address}
+        host, _, port = at[listener].rpartition(":")
+        asked = {
+            "listen_native": m.Ping().frame(1),
+            "listen_kafka": waiting_fetch(),
+            "listen_http": f"GET /api/v1/topics/t/tail HTTP/1.1\r\nHost: {at[listener]}\r\n\r\n".encode(),
+        }
+        async with await trio.open_tcp_stream(host, int(port)) as peer:
+            await peer.send_all(asked[listener])
+            await until(lambda: any(each.received for each in broker.server.connections), "it has asked")
+            monkeypatch.setattr(sockets, "_AGAIN", 0)  # as if all that was sent to it had been sent again for a minute
+            await until(lambda: not broker.server.connections, "it is let go")
+
+
+@pytest.mark.parametrize("listener", ["listen_native", "listen_kafka", "listen_http"])
+def test_a_peer_that_vanishes_while_it_is_sent_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: str
+) -> None:
+    trio.run(vanishes, tmp_path, monkeypatch, listener)
