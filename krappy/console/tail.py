@@ -167,6 +167,10 @@ class TailView:
 
     async def run(self, send: Any) -> None:
         await send("start", self._place(), self._cursor())
+        for each in self._partitions:
+            # Behind the end: the log was cut, or is an older copy. (The leader elsewhere tells an end that may be old.)
+            if (at := self._positions[each.index]) > each.start_offset and not isinstance(each, ElsewherePartition):
+                await each.offset_for("offset", at)
         while True:
             await self._wait()
             if self._broker.stopped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from typing import Any
 
@@ -129,6 +130,21 @@ def test_who_is_cut_off_before_a_filter_says_what_it_skips_is_told_later(web: We
         assert next(sent).event == "start"
         seen = texts(shown.data["events"])
         assert seen + values(sent, 10 - len(seen)) == [f"hit {number}" for number in range(10)]
+
+
+def test_a_tail_that_goes_on_behind_the_end_says_so(web: Web) -> None:
+    """Of a broker that was restored from a backup, say. It would show nothing until there are as many events again."""
+    path = web.topic("older")
+    with web.live(f"{path}/tail") as sent:
+        id, offsets = msgpack.unpackb(base64.urlsafe_b64decode(f"{next(sent).id}=="), strict_map_key=False)
+    assert offsets == {0: 0}
+    for at in (0, 1):
+        later = base64.urlsafe_b64encode(msgpack.packb((id, {0: at}))).decode().rstrip("=")
+        with web.live(f"{path}/tail", after=later) as sent:
+            assert next(sent).event == "start"
+            if at:
+                told = next(sent)
+                assert (told.event, told.data["code"]) == ("problem", "OFFSET_OUT_OF_RANGE")
 
 
 def test_a_watch_is_the_table_then_its_changes(web: Web) -> None:
