@@ -18,10 +18,10 @@ Placement = Sequence[tuple[int, ...]]  # the brokers of each partition; the firs
 
 
 def place(image: Image, partitions: int, factor: int) -> list[tuple[int, ...]]:
-    """Where new partitions go. `factor`: how many replicas each gets; DEFAULT: 3, or as many as there are brokers.
-    Raises InvalidReplicationFactor."""
-    factor = min(MOST_BY_DEFAULT, max(1, len(image.brokers))) if factor == DEFAULT else factor
+    """Where new partitions go. `factor`: how many replicas each gets; DEFAULT: 3, or as many as there are brokers that
+    do not stop just now. Raises InvalidReplicationFactor."""
     racks = _racks(image)
+    factor = min(MOST_BY_DEFAULT, max(1, len(racks))) if factor == DEFAULT else factor
     if not 1 <= factor <= len(racks):
         raise InvalidReplicationFactor(
             f"a replication factor of {factor}, where {len(racks)} brokers are registered that can take replicas"
