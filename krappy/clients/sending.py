@@ -64,6 +64,7 @@ class Sending:
         self._counting: ClientSignal | None = None  # set when registered anew, which is to be although nothing is sent
         self._topic_id = ""  # of the topic that is registered; "": not known
         self._deleted = False  # whether that topic was deleted
+        self._told: KrappyError | None = None  # why a broker did not register it
         self._wake = self._runtime.signal()
         self._line: OrderedDict[object, ClientSignal] = OrderedDict()  # callers that wait for room in the buffer
         self._closing = False
@@ -74,7 +75,8 @@ class Sending:
         deadline = self._runtime.now() + self._link.timeout
         while not await self._register(deadline):
             if self._runtime.now() >= deadline:
-                raise ConnectionLost(self._link.trouble, address=str(self._link.address))
+                lost = ConnectionLost(self._link.trouble, address=str(self._link.address))
+                raise lost if self._told is None else self._told.copy()
         with self._lock:
             if self._router.known.several and self._leads_anywhere:
                 self._routes = LeaderRoutes(self._router, self.topic, {})
@@ -171,6 +173,7 @@ class Sending:
         except ConnectionLost:
             if self._link.closed:
                 raise
+            self._told = None
             return False
         except TopicExists as error:  # another broker has created it, and this one does not have it yet
             self.trouble = error.text
@@ -179,6 +182,8 @@ class Sending:
         except KrappyError as error:
             if isinstance(error, RequestTimeout):
                 self._be_patient()
+            else:
+                self._told = error
             if error.retriable:
                 self.trouble = error.text
                 return False

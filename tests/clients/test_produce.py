@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -10,6 +12,7 @@ import anyio.lowlevel
 import pytest
 
 import krappy
+import krappy.blocking
 from krappy.clients.aio.io import AnyioSignal
 from krappy.clients.lane import LaneBatch
 from krappy.clients.producing import Producing
@@ -21,9 +24,11 @@ from krappy.errors import (
     KrappyError,
     OffsetMismatch,
     RecordTooLarge,
+    StorageError,
     UnknownPartition,
 )
 from krappy.partitioner import partition_for
+from krappy.testing.running import run_broker
 from krappy.types import Record
 from tests.served import alone
 
@@ -445,3 +450,19 @@ async def test_a_sender_that_leaves_the_line_holds_up_nobody(address: str, topic
             for number in range(300):
                 tasks.start_soon(send, number % 3 == 0)
         assert stored >= 200
+
+
+def test_a_producer_whose_topic_can_t_be_made_says_why(tmp_path: Path) -> None:
+    """The broker tells a reason that may pass, so the client tries again for its timeout."""
+    data = tmp_path / "data"
+    with (
+        run_broker(data) as broker,
+        krappy.blocking.connect(broker.address) as client,
+        client.producer("t") as producer,
+    ):
+        producer.send("of a topic that is not known any more").result(60)
+    shutil.rmtree(data / "meta")
+    with run_broker(data) as broker, krappy.blocking.connect(broker.address, timeout=0.5) as client:
+        producer = client.producer("t")
+        with pytest.raises(StorageError, match="holds events that belong to no topic"):
+            producer.__enter__()
