@@ -17,6 +17,7 @@ import httpx
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+from kazoo.client import KazooClient
 
 from krappy import blocking, types
 from krappy.broker.topics.internal_topics import OFFSETS, SHARES, TRANSACTIONS, settings_in_cluster
@@ -413,3 +414,34 @@ def test_a_topic_is_made_anew_while_the_coordinator_may_not_write(start: Start) 
             wait_until(lambda: commit(raw, "g", 0, 3, "alone") == Code.NONE, "it is committed")
         cluster.brokers[at].kill()
         assert until_answered(cluster, others, lambda raw: offsets(raw, "g")) == {0: 3}
+
+
+def test_a_coordinator_that_sees_no_record_of_a_deletion(start: Start) -> None:
+    """It has no replica of the topic, and is stopped while the topic is deleted. The record of the deletion is gone,
+    with the last replica, when it goes on. Then another topic has the name."""
+    with start() as cluster:
+        at = cluster.coordinator("g")
+        cluster.until_in_sync(OFFSETS)
+        other = next(id for id in cluster.brokers if id != at)
+        until_answered(cluster, [other], lambda raw: alone_is_made(raw, other))
+        with Raw(kafka_of(cluster, at)) as raw:
+            wait_until(lambda: commit(raw, "g", 0, 7, "alone") == Code.NONE, "it is committed")
+        before = cluster.topic("alone")
+        with cluster.paused(at):
+            until_answered(cluster, [other], delete_alone)
+            wait_until(lambda: not deletions(cluster), "its files are removed")
+        until_answered(cluster, [other], lambda raw: alone_is_made(raw, other))
+        until_known_anew(cluster, before, anew=True)
+        assert until_answered(cluster, [*cluster.brokers], lambda raw: offsets(raw, "g")) == {}
+        assert not cluster.events(at, "topic_strayed")
+
+
+def deletions(cluster: ClusterProcesses) -> list[str]:
+    """The records of deletions in ZooKeeper."""
+    kazoo = KazooClient(hosts=cluster.brokers[1].settings["zookeeper_connect"])
+    kazoo.start(PATIENCE)
+    try:
+        return [*kazoo.get_children("/admin/deleted")]
+    finally:
+        kazoo.stop()
+        kazoo.close()

@@ -220,7 +220,8 @@ class Assignments:
             self._followers.pop((topic.id, index), None)
             self._taken.pop((topic.id, index), None)
         self._tell_followers()
-        await self._changes.close(topic, is_deleted=topic.id in image.deleted)
+        # The record of a deletion goes with the last replica. So a broker without one may not see it.
+        await self._changes.close(topic, is_deleted=topic.id in image.deleted or not topic.local)
 
     # --- roles
 

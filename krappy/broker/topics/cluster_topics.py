@@ -216,7 +216,8 @@ class ClusterTopicChanges(TopicChanges):
         topic.deleted = True
         try:
             if is_deleted:  # before it is closed, since the disk may hang: its name may be another topic's by now
-                self._dying[topic.id] = topic
+                if topic.local:
+                    self._dying[topic.id] = topic
                 await self._forget(topic.name, topic.id)
         finally:
             await deletion.close(runtime, self._latest, topic)
