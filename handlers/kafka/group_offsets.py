@@ -14,7 +14,7 @@ from krappy.handlers.kafka.groups import group_code
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.rows import FEW, BatchedRows, counted
 from krappy.handlers.kafka.sources import denied_topics, found, topic_of
-from krappy.ports import KafkaGroupPort, KafkaSessionPort
+from krappy.ports import KafkaGroupPort, KafkaSessionPort, SourceTopicPort
 from krappy.waiting import Later
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code
 
@@ -34,7 +34,7 @@ def offset_commit(
         return _commit_many(session, request, version)
     offsets: Offsets = {}
     answers: list[Message] = []
-    for _ in _read(session, request, version, offsets, answers):
+    for _ in _read(session, request, version, offsets, answers, []):
         pass
     return _commit(session, request, version, offsets, answers)
 
@@ -42,12 +42,17 @@ def offset_commit(
 async def _commit_many(session: KafkaSessionPort, request: Message, version: int) -> Message:
     offsets: Offsets = {}
     answers: list[Message] = []
+    sources: list[tuple[SourceTopicPort, list[Message]]] = []
     await session.pause()  # reading the request took long
-    for _ in _read(session, request, version, offsets, answers):
+    for _ in _read(session, request, version, offsets, answers, sources):
         await session.pause()
-    gone = {name for name, _ in offsets if isinstance(found(session, name, Op.READ), Code)}  # deleted meanwhile
-    kept = {at: offset for at, offset in offsets.items() if at[0] not in gone} if gone else offsets
-    done = _commit(session, request, version, kept, answers)
+    for topic, told in sources:
+        again = topic_of(session, topic.name, topic.id, version >= BY_ID_SINCE, Op.READ)
+        if isinstance(again, Code):  # deleted meanwhile; another may have its name
+            for each in told:
+                if offsets.pop((topic.name, each["partition_index"]), None) is not None:
+                    each["error_code"] = again
+    done = _commit(session, request, version, offsets, answers)
     return done if isinstance(done, dict) else await done.wait()
 
 
@@ -75,10 +80,16 @@ def _commit(
 
 
 def _read(
-    session: KafkaSessionPort, request: Message, version: int, offsets: Offsets, answers: list[Message]
+    session: KafkaSessionPort,
+    request: Message,
+    version: int,
+    offsets: Offsets,
+    answers: list[Message],
+    sources: list[tuple[SourceTopicPort, list[Message]]],
 ) -> Iterator[None]:
-    """Adds to `offsets` the positions of a request that may be committed, and to `answers` the topics of its answer.
-    In `answers` these positions have the code None. Yields when others should have their turn."""
+    """Adds to `offsets` the positions of a request that may be committed, and to `answers` the topics of its answer,
+    and to `sources` the topics that are there. The positions have the code None in both. Yields when others should have
+    their turn."""
     by_id, rows = version >= BY_ID_SINCE, 0
     now = session.broker.clock.steady_ms()
     retention = request.get("retention_time_ms", -1)
@@ -86,6 +97,8 @@ def _read(
     for asked in request["topics"]:
         topic = topic_of(session, asked["name"], asked.get("topic_id", b""), by_id, Op.READ)
         told: list[Message] = []
+        if not isinstance(topic, Code):
+            sources.append((topic, told))
         for each in asked["partitions"]:
             index, metadata = each["partition_index"], each["committed_metadata"] or ""
             code: int | None = None
