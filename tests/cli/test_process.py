@@ -374,13 +374,12 @@ def test_ctrl_c_ends_a_consumer_with_130(broker: RunningBroker) -> None:
 
 @alone  # a client that knows several brokers does not use the relay alone
 def test_ctrl_c_ends_a_producer_which_says_how_much_is_stored(broker: RunningBroker) -> None:
-    with (
-        proxy(broker.address) as relay,
-        broker.connect() as client,
-        started("produce", "typed", "--address", relay.address) as process,
-    ):
-        client.create_topic("typed")
-        with client.consumer("typed") as consumer:
+    with proxy(broker.address) as relay, broker.connect() as client:
+        client.create_topic("interrupted")
+        with (
+            client.consumer("interrupted") as consumer,
+            started("produce", "interrupted", "--address", relay.address) as process,
+        ):
             for value in ("first", "second", "third"):
                 if value == "third":
                     relay.deafen()
@@ -388,8 +387,8 @@ def test_ctrl_c_ends_a_producer_which_says_how_much_is_stored(broker: RunningBro
                 process.stdin.write(f"{value}\n")
                 process.stdin.flush()
                 assert next(consumer).value == value.encode()  # it is stored; the answer to the third does not come
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=SECONDS)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=SECONDS)
     assert process.returncode == 130
     # The answer to the second may have been lost, too.
     assert said.strip() in ("2 events stored; of 1 more it is not known", "1 event stored; of 2 more it is not known")
