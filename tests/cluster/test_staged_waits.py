@@ -123,7 +123,10 @@ def _is_unsure(peer: Peer, job: str) -> bool:
 def test_what_a_job_has_staged_goes_also_while_its_coordinator_is_not_sure_that_it_leads(tmp_path: Path) -> None:
     """Without ZooKeeper the coordinator may end jobs, but can't look up what is to be removed. It removes that once it
     can."""
-    with brokers(tmp_path) as cluster, blocking.connect(cluster.native, timeout=LONG_S) as client:
+    with (
+        brokers(tmp_path, zookeeper_session_timeout_ms=15_000) as cluster,  # else a busy machine may end its session
+        blocking.connect(cluster.native, timeout=LONG_S) as client,
+    ):
         client.create_topic("t", 3)
         with client.stage("t", job="j", task=0, attempt=0) as stage:
             stage.send_columns(None, [b"x" * 1000] * 1000)
