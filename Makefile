@@ -51,10 +51,9 @@ $(READY):
 demo: $(READY) ## stream all flights of 2013 through a broker and check every answer
 	@$(BIN)/krappy demo flights $(ARGS)
 
-# Many tests wait for a process or a disk: on two cores, four at a time need three quarters of the time that
-# three at a time need.
+# Many tests wait for a process or a disk, and tests/workers.py sees to it that some of these are always among the six.
 test: $(READY) ## run every test (ARGS="-k name" for some)
-	@$(BIN)/python -m pytest -q -n $$(n=$$(nproc); echo $$((n < 2 ? 2 : 4))) --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -q -n $$(n=$$(nproc); echo $$((n < 2 ? 2 : 6))) --dist loadfile $(ARGS)
 
 test-long: $(READY) ## run every test in its long form: each step and each way, and what takes minutes (hours; ARGS="-k name")
 	@KRAPPY_LONG=1 PYTEST_TIMEOUT=3000 $(BIN)/python -m pytest -q -o faulthandler_timeout=3030 $(ARGS)

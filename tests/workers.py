@@ -7,9 +7,12 @@ from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
 # All files of such a folder go to one worker, which starts what they share once: a Java and a Spark session.
 TOGETHER = ("tests/spark",)
+# Tests in these folders, and in the files below, wait for more than half of their time: for elections, ends of
+# sessions, processes. The others compute, and as many workers take these as a small machine has cores.
+WAITING = ("tests/clients/", "tests/cluster/", "tests/compat/", "tests/crash/", "tests/kafka/", "tests/quotas/")
+COMPUTING = 2  # workers
 # They take longest, by minutes or by tens of seconds, and begin first, in this order: a worker that began with one of
-# them last would work alone at the end. Most of them wait, for elections and the ends of sessions, for more than half
-# of their time, so one worker takes the others meanwhile, which compute, by their number of tests.
+# them last would work alone at the end.
 FIRST = (
     "tests/spark",
     "tests/cluster/test_transaction_steps.py",
@@ -82,10 +85,13 @@ class LongestFirst(LoadFileScheduling):  # type: ignore[misc]
         return next((folder for folder in TOGETHER if file.startswith(f"{folder}/")), file)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        if len(self.assigned_work) > 1 and node is next(reversed(self.assigned_work)):
-            following = next((unit for unit in self.workqueue if unit not in FIRST), None)
-        else:
-            following = next((unit for unit in FIRST if unit in self.workqueue), None)
+        nodes = list(self.assigned_work)
+        waits = nodes.index(node) < max(1, len(nodes) - COMPUTING)
+        following = next((unit for unit in (*FIRST, *self.workqueue) if self._suits(unit, waits)), None)
         if following is not None:
             self.workqueue.move_to_end(following, last=False)
         super()._assign_work_unit(node)
+
+    def _suits(self, unit: str, waits: bool) -> bool:
+        """Whether it is still to be done, and is of this kind."""
+        return unit in self.workqueue and waits == (unit in FIRST or unit.startswith(WAITING))
