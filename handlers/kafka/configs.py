@@ -43,11 +43,11 @@ class Target(NamedTuple):
     alter: Callable[[Changes], Awaitable[None]]
 
 
-def target(session: KafkaSessionPort, kind: int, name: str) -> Target:
+async def target(session: KafkaSessionPort, kind: int, name: str) -> Target:
     """The resource. Raises RefusedApi, KrappyError when it does not exist or has no settings to change."""
     access = session.access
     if kind == ConfigResource.TOPIC:
-        topic = access.find_topic(check_topic_name(name), Op.ALTER_CONFIGS)
+        topic = await access.topic_to_change(check_topic_name(name), Op.ALTER_CONFIGS)
         if topic is None:
             raise RefusedApi(Code.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
         held = topic.given
@@ -116,7 +116,7 @@ async def change_configs(session: KafkaSessionPort, request: Message, asked_of: 
         try:
             if (kind, name) in twice:
                 raise RefusedApi(Code.INVALID_REQUEST, "Each resource must appear at most once.")
-            found = target(session, kind, name)
+            found = await target(session, kind, name)
             configs = resource["configs"]
             if more := more_than_once(config["name"] for config in configs):
                 raise RefusedApi(Code.INVALID_REQUEST, f"Error due to duplicate config keys: '{min(more):.{SHOWN}}'")

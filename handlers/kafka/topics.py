@@ -138,7 +138,7 @@ async def create_partitions(session: KafkaSessionPort, request: Message, version
         try:
             if name in twice:
                 raise RefusedApi(Code.INVALID_REQUEST, f"the request names the topic '{name:.{SHOWN}}' twice")
-            _check_more(session, topic)
+            await _check_more(session, topic)
             if not request["validate_only"]:
                 assigned = topic["assignments"]
                 placed = None if assigned is None else [tuple(each["broker_ids"]) for each in assigned]
@@ -154,8 +154,8 @@ async def create_partitions(session: KafkaSessionPort, request: Message, version
     return {"results": await side_by_side(answer, asked.values(), AT_ONCE)}
 
 
-def _check_more(session: KafkaSessionPort, topic: Message) -> None:
-    found = session.access.find_topic(topic["name"], Op.ALTER)
+async def _check_more(session: KafkaSessionPort, topic: Message) -> None:
+    found = await session.access.topic_to_change(topic["name"], Op.ALTER)
     if found is None:
         raise RefusedApi(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{topic['name']:.{SHOWN}}'")
     count, now, assignments = topic["count"], found.count, topic["assignments"]

@@ -174,6 +174,23 @@ def test_a_topic_is_changed_and_deleted_at_once_at_a_broker_that_did_not_make_it
     assert webs[1].delete("/topics/none", status=404, confirm="none")["code"] == "UNKNOWN_TOPIC"
 
 
+def test_kafkas_clients_change_a_topic_at_once_at_a_broker_that_did_not_make_it(
+    cluster: ClusterProcesses, webs: dict[int, Web]
+) -> None:
+    with cluster.asked(2) as second, cluster.asked(3) as third:
+        for number in range(20):
+            webs[1].topic(topic := f"changed{number}")
+            config = {"name": "retention.ms", "config_operation": 0, "value": "1000"}
+            changed = {"resource_type": 2, "resource_name": topic, "configs": [config]}
+            body = {"resources": [changed], "validate_only": False}
+            assert [each["error_code"] for each in second.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, body)["responses"]] == [
+                0
+            ]
+            larger = {"name": topic, "count": 2, "assignments": None}
+            more = {"topics": [larger], "timeout_ms": 30_000, "validate_only": False}
+            assert [each["error_code"] for each in third.ask(ApiKey.CREATE_PARTITIONS, more)["results"]] == [0]
+
+
 def test_groups_at_any_broker(cluster: ClusterProcesses, webs: dict[int, Web]) -> None:
     topic = make(cluster, "shared", (1, 2, 3))
     for key in KEYS:
