@@ -145,7 +145,7 @@ class GroupOffsets:
 
 
 def _packed(offset: Offset | None) -> bytes | None:
-    return None if offset is None else msgpack.packb(list(offset[:-1]))  # without its owner
+    return None if offset is None else msgpack.packb(list(offset[:-2]))  # without its owner and turn
 
 
 def _sort(key: bytes, packed: bytes | None, puts: dict[bytes, bytes], deletes: list[bytes]) -> None:

@@ -39,6 +39,7 @@ OFFSETS = st.builds(
     expires=st.none(),
     topic_id=st.sampled_from([b"", b"i" * 16]),
     owner=st.just(""),
+    turn=st.just(0),
 )
 
 

@@ -110,6 +110,20 @@ def test_an_open_transaction_does_not_take_back_a_later_commit(raw: Raw, topic: 
 
 
 @pytest.mark.parametrize("commit", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+def test_of_two_transactions_the_one_that_staged_later_counts(raw: Raw, topic: str, commit: bool, again: bool) -> None:
+    """Whichever of them ends first; and none that is aborted counts. `again`: the first one stages once more."""
+    first, second, group = Transactional(raw).init(), Transactional(raw).init(), f"group-{next(_names)}"
+    for each, offset in ((first, 5), (second, 50), *[(first, 7)] * again):
+        assert each.add_offsets(group) is Code.NONE
+        assert each.commit_offset(group, topic, offset) is Code.NONE
+    assert second.end(commit=commit) is Code.NONE
+    assert committed_offset(raw, group, topic) == (50 if commit else -1)
+    assert first.end(commit=True) is Code.NONE
+    assert committed_offset(raw, group, topic) == (7 if again else 50 if commit else 5)
+
+
+@pytest.mark.parametrize("commit", [False, True])
 def test_a_position_in_a_table_is_committed_with_the_transaction_too(raw: Raw, topic: str, commit: bool) -> None:
     ours, group, table = Transactional(raw).init(), f"group-{next(_names)}", f"{topic}@latest"
     assert ours.add_offsets(group) is Code.NONE

@@ -32,6 +32,7 @@ class KafkaGroup:
         self.membership = membership
         self.offsets: dict[At, Offset] = {}
         self.pending: dict[int, dict[At, Offset]] = {}  # by producer id
+        self.turns = 0  # of offsets: the last one that came since it was loaded
         self.empty_since: int | None = empty_since
         self.alarm: int | None = None  # set by Alarms
         self.held: Counter[str] = Counter()  # its memory by owner (`Principal.owner`), as `measure` told last

@@ -101,10 +101,9 @@ class KafkaOffsets:
         if not offsets:
             later.resolve(None)
             return later
-        offsets = self._as_kept(offsets)
+        offsets = self._as_kept(group, offsets)
         self._check_room(group.offsets, offsets)
-        # Offsets that transactions have staged before count no more, however they end.
-        earlier = [(id, *at) for id, staged in group.pending.items() for at in offsets if at in staged]
+        earlier = _staged_before(group, offsets)
         head = None if group.offsets else group.head()
         self._store.write(GroupChange(group.name, head, offsets=offsets, pending=dict.fromkeys(earlier)))
         self._put(group.offsets, offsets)
@@ -145,7 +144,7 @@ class KafkaOffsets:
         offsets: Mapping[At, Offset],
     ) -> None:
         group = self.check(name, member_id, generation, instance_id, transactional=True)
-        offsets = self._as_kept(offsets)
+        offsets = self._as_kept(group, offsets)
         pending: dict[PendingAt, Offset] = {(producer_id, *at): offset for at, offset in offsets.items()}
         self._check_room(group.pending.get(producer_id, {}), offsets)
         self._store.write(GroupChange(group.name, group.head(), pending=pending))
@@ -162,11 +161,11 @@ class KafkaOffsets:
         if staged is None:
             return
         held = {at: offset for at, offset in staged.items() if self._exists(at)} if commit else {}
-        gone: dict[PendingAt, Offset | None] = {(producer_id, *at): None for at in staged}
-        self._store.write(GroupChange(name, offsets=held, pending=gone))
+        gone = [*((producer_id, *at) for at in staged), *_staged_before(group, held)]
+        self._store.write(GroupChange(name, offsets=held, pending=dict.fromkeys(gone)))
         self._put(group.offsets, held)
-        self._charge(staged.values(), -1)
-        del group.pending[producer_id]
+        self._remove(group, (), gone)
+        group.pending.pop(producer_id, None)  # it may have staged nothing
 
     def _check_room(self, held: Mapping[At, Offset], offsets: Mapping[At, Offset]) -> None:
         """Raises Refused when these offsets take too many bytes of memory more than those in whose place they come."""
@@ -192,7 +191,8 @@ class KafkaOffsets:
         """The topic of this name, or whose table has this name."""
         return self._runtime.topics.get(self._runtime.topics.table_of(name) or name)
 
-    def _as_kept(self, offsets: Mapping[At, Offset]) -> dict[At, Offset]:
+    def _as_kept(self, group: KafkaGroup, offsets: Mapping[At, Offset]) -> dict[At, Offset]:
+        group.turns += 1
         ids: dict[str, bytes] = {}
         found: dict[At, Offset] = {}
         owner = whose()
@@ -201,7 +201,7 @@ class KafkaOffsets:
             if id is None:
                 topic = self._topic(at[0])
                 id = ids[at[0]] = b"" if topic is None else topic.id
-            found[at] = Offset(*offset[:-2], id, owner)  # quicker than `_replace`
+            found[at] = Offset(*offset[:-3], id, owner, group.turns)  # quicker than `_replace`
         return found
 
     def _exists(self, at: At) -> bool:
@@ -326,6 +326,17 @@ class KafkaOffsets:
         if offset.expires is not None:
             return offset.expires
         return max(since, offset.committed) + self._retention_ms
+
+
+def _staged_before(group: KafkaGroup, offsets: Mapping[At, Offset]) -> list[PendingAt]:
+    """What transactions have staged for the same partitions before these offsets came: it counts no more, however they
+    end."""
+    return [
+        (producer_id, *at)
+        for producer_id, staged in group.pending.items()
+        for at, offset in offsets.items()
+        if at in staged and staged[at].turn < offset.turn
+    ]
 
 
 def _known(error: Exception | None) -> KrappyError | None:
