@@ -248,6 +248,15 @@ def test_what_a_stopping_broker_leads_is_handed_over(cluster: ClusterProcesses, 
     cluster.brokers[leader].ended()
 
 
+def test_a_broker_that_stops_does_not_wait_for_a_pulse_that_hangs(cluster: ClusterProcesses) -> None:
+    broker = cluster.brokers[1]
+    pulse = broker.data / "pulse"
+    with hanging_at(broker, "/pulse"):
+        before = pulse.read_bytes()
+        wait_until(lambda: pulse.read_bytes() != before, "the next pulse is written, and the disk hangs")
+        assert broker.stop() == 0
+
+
 def test_a_log_can_not_be_opened_anew_while_another_fails(
     cluster: ClusterProcesses, client: blocking.Client, tmp_path: Path
 ) -> None:

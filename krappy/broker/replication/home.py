@@ -57,7 +57,8 @@ class Home:
             self._runtime.spawn(self._beat)
 
     async def _beat(self) -> None:
-        await self._runtime.in_thread(self._pulse.beat)
+        # A broker that stops waits for no beat that hangs with the disk.
+        await trio.to_thread.run_sync(self._pulse.beat, limiter=self._runtime.disk_limiter, abandon_on_cancel=True)
         self._beats_at = trio.current_time() + PULSE_S
 
     async def new_start(self, registered: str) -> tuple[str, bool]:
