@@ -19,7 +19,7 @@ from krappy.cluster.mirror import Mirror
 from krappy.core.cluster import paths, registration, znodes
 from krappy.core.cluster.presence import RENEW_MS, ReadLease
 from krappy.core.cluster.registration import Loss
-from krappy.core.cluster.tree import Check, Create, Delete, Operation, Put, Refusal, RefusedMulti, Znode
+from krappy.core.cluster.tree import Check, Create, Delete, Operation, Put, RefusedMulti, Znode
 from krappy.errors import ConnectionLost, StorageError
 from krappy.ports.cluster import HomePort
 from krappy.waiting import Signal, wait_any
@@ -184,21 +184,29 @@ class ClusterMember:
         return self._mirror.is_over or found is None or found.epoch != self.epoch
 
     async def _renew(self) -> None:
-        path, exists = paths.lease(self._broker), True
+        """Only this broker writes its lease. So a version below one that it has written tells that ZooKeeper was given
+        older data, while this session was in that data, too. Then the session ends, and the broker registers anew."""
+        path, last = paths.lease(self._broker), -1
+        version: int | None = None  # None: it has to be read; -1: there is none yet
         while True:
             sent = trio.current_time() * 1000
             self._home.beat()
             data = znodes.lease(self._home.pulse)
-            write: Operation = Put(path, data) if exists else Create(path, data)
             try:
+                if version is None:
+                    found = await self._mirror.read(path)
+                    version = -1 if found is None else found.version
+                    if version < last:
+                        self._report("older_tree", text="ZooKeeper has older data than before: this broker joins anew")
+                        await self._mirror.client.close()
+                        return
+                write: Operation = Create(path, data) if version < 0 else Put(path, data, version)
                 await self._mirror.multi([Check(paths.broker(self._broker)), write])
-            except RefusedMulti as error:
-                exists = not (error.why is Refusal.NO_NODE and error.index == 1)
-            except (ConnectionLost, StorageError):
-                pass
+            except (RefusedMulti, ConnectionLost, StorageError):
+                version = None
             else:
                 self.lease.answered(sent)
-                exists = True
+                last = version = version + 1
             await trio.sleep(max(0.0, (sent + RENEW_MS) / 1000 - trio.current_time()))
 
 

@@ -341,3 +341,20 @@ async def test_a_broker_that_has_seen_a_later_leader_epoch_says_so_before_it_ent
         await until(lambda: again.member.epoch != UNREGISTERED)
         assert again.partition().state.leader_epoch == 7
         assert [event for event, _ in made.events].count("older_tree") == 1
+
+
+@trio_test
+async def test_a_broker_whose_session_is_in_older_data_of_zookeeper_registers_anew(
+    shared_zookeeper: ZooKeeperServer, chroot: str
+) -> None:
+    """Its lease has an earlier version there than the last one that it wrote."""
+    path = paths.lease(1)
+    async with cluster(shared_zookeeper, chroot) as made:
+        one, other = await made.start(1), await made.start(2)
+        await until(lambda: one.member.lease.holds(trio.current_time() * 1000))
+        while (found := await other.mirror.read(path)) is None or found.version < 2:
+            await trio.sleep(0.05)
+        await other.mirror.multi([Delete(path), Create(path)])
+        await until(lambda: one.mirror.is_over)
+        assert [event for event, _ in made.events].count("older_tree") == 1
+        assert one.member.epoch == UNREGISTERED

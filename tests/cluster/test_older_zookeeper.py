@@ -9,13 +9,14 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
+from kazoo.client import KazooClient
 
 from krappy import blocking
 from krappy.broker.topics.internal_topics import JOBS
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.test_transactions import values
 from tests.cluster.zookeeper import ZooKeeperServer, zookeepers
-from tests.process import Launcher
+from tests.process import Launcher, wait_until
 
 PARTITIONS = 3
 LONG_S = 120.0
@@ -110,3 +111,47 @@ def test_older_data_is_restored(tmp_path: Path) -> None:
             restart(cluster)
             for index in range(PARTITIONS):
                 assert Counter(values(cluster, "kept", index)) == Counter(each.encode() for each in kept)
+
+
+def write_much(zookeeper: ZooKeeperServer) -> None:
+    """Another program makes more changes than the data lacks. ZooKeeper refuses sessions that know of later ones."""
+    other = KazooClient(hosts=f"127.0.0.1:{zookeeper.port}")
+    other.start(LONG_S)
+    try:
+        for made in [other.create_async(f"/other-{number}") for number in range(2000)]:
+            made.get(LONG_S)
+    finally:
+        other.stop()
+        other.close()
+
+
+def test_older_data_is_restored_while_the_brokers_run(tmp_path: Path) -> None:
+    """Their sessions are in that data, and go on. Leaders have changed since."""
+    with zookeepers(tmp_path / "zookeeper") as [zookeeper], Launcher() as launch:
+        folder = tmp_path / "cluster"
+        folder.mkdir()
+        shared = SharedProcesses(zookeeper, launch)
+        with brokers(folder, shared=shared, zookeeper_session_timeout_ms=20_000) as cluster:
+            cluster.admin.create_topics([NewTopic("kept", PARTITIONS, 3)])["kept"].result(30)
+            cluster.until_in_sync("kept")
+            restart(cluster)
+            kept = write(cluster, "kept", "before")
+            shutil.copytree(zookeeper.folder, tmp_path / "copy")
+            cluster.spread("kept")
+            kept += write(cluster, "kept", "after")
+            last = {index: each.epoch for index, each in cluster.partitions("kept").items()}
+            zookeeper.kill(signal.SIGTERM)
+            shutil.rmtree(zookeeper.folder)
+            shutil.copytree(tmp_path / "copy", zookeeper.folder)
+            zookeeper.start()
+            zookeeper.wait()
+            write_much(zookeeper)
+            wait_until(
+                lambda: all(each.epoch > last[index] for index, each in cluster.partitions("kept").items()),
+                "all partitions are led in later epochs",
+            )
+            kept += write(cluster, "kept", "again")
+            for index in range(PARTITIONS):
+                assert Counter(values(cluster, "kept", index)) == Counter(each.encode() for each in kept)
+            for id in cluster.brokers:
+                assert not cluster.events(id, "committed_events_cut")
