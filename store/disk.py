@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -138,11 +139,15 @@ class Disk:
     """The real disk. All methods raise OSError."""
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        """An existing file; with `create` also a new one, or the existing one emptied."""
+        """An existing file; with `create` also a new one, or the existing one emptied. Raises OSError, also for a pipe,
+        whose opening would wait for its other end."""
         flags = os.O_RDWR if write or create else os.O_RDONLY
         if create:
             flags |= os.O_CREAT | os.O_TRUNC
-        return File(path, os.open(path, flags | os.O_CLOEXEC, 0o644))
+        file = File(path, os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o644))
+        if stat.S_ISFIFO(os.fstat(file.fd).st_mode):
+            raise OSError(errno.ESPIPE, "it is a pipe, and no file", str(path))
+        return file
 
     def scratch(self, folder: Path) -> File:
         """A new file without a name, for writing and reading; it is gone once it is closed."""
@@ -181,8 +186,8 @@ class Disk:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.is_file():
-                    stat = entry.stat()
-                    found[entry.name] = (stat.st_size, stat.st_mtime_ns // 1_000_000)
+                    about = entry.stat()
+                    found[entry.name] = (about.st_size, about.st_mtime_ns // 1_000_000)
         return found
 
     def page_cache(self, folder: Path) -> str:

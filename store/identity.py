@@ -36,7 +36,7 @@ def owner(folder: Path) -> str | None:
 
 def _read(folder: Path) -> re.Match[bytes] | None:
     try:
-        return _TEXT.match((folder / IDENTITY).read_bytes())
+        return _TEXT.match(OS_DISK.read_file(folder / IDENTITY))
     except OSError:
         return None
 

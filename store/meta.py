@@ -69,7 +69,7 @@ class Meta:
             if self._begun:  # else a new database would be made while the disk is away
                 os.stat(self.folder / "CURRENT")
             elif self.folder.is_dir():
-                self._refuse_folders()
+                self._refuse_strangers()
             lost = self._check()
             db = rocks.open_db(self.folder, cache_bytes=2 << 20, memtable_bytes=8 << 20, open_files=64)
         except rocks.Damaged as error:
@@ -82,12 +82,13 @@ class Meta:
             self._keep_lost(db, lost)
         return db
 
-    def _refuse_folders(self) -> None:
+    def _refuse_strangers(self) -> None:
         """RocksDB takes a folder with the name of one of its files for that file. It may open the database all the
-        same, and find it damaged at the next opening. Raises StorageError, OSError."""
+        same, and find it damaged at the next opening. A pipe would be waited for. Raises StorageError, OSError."""
         for path in self.folder.iterdir():
-            if path.is_dir():
-                raise StorageError(f"{path} is a folder, and the catalog has only files: move it away")
+            if path.is_dir() or path.is_fifo():
+                kind = "folder" if path.is_dir() else "pipe"
+                raise StorageError(f"{path} is a {kind}, and the catalog has only files: move it away")
 
     def _check(self) -> int:
         """How many changes are lost, 0 without an accepted loss. Raises StorageError, before anything is changed, when

@@ -12,6 +12,7 @@ from krappy.errors import StorageError
 OWNER = "all of the data folder must belong to the user that the broker runs as"
 ADVICE = {
     errno.EISDIR: "the broker keeps a file there: stop it, and move the folder of that name away",
+    errno.ESPIPE: "the broker keeps a file there: stop it, and move the pipe of that name away",
     errno.EACCES: OWNER,
     errno.EPERM: OWNER,
     errno.EROFS: "mount the disk so that the broker can write to it",

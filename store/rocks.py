@@ -210,6 +210,9 @@ def open_db(
         if not (folder / "CURRENT").is_file() and _holds_data(folder):
             # RocksDB would make a new database here, and delete the files of the old one.
             raise Damaged(f"{folder} holds the files of a database, but not its file CURRENT")
+        for path in folder.iterdir():
+            if path.is_fifo():  # opening it would wait for its other end
+                raise Damaged(f"{path} is a pipe, and no file")
         _check_manifest(folder)
         return Rdict(os.fspath(folder), options, {"default": options})
     except StorageError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -403,6 +404,24 @@ def test_a_folder_in_place_of_a_file_is_told_with_what_to_do(doctor: Callable[..
         if is_there:
             kept.rename(place)
     assert doctor().status == 0
+
+
+@pytest.mark.parametrize("folder", [".", "meta", "topics", "views"])
+def test_nobody_waits_for_a_pipe_in_place_of_a_file(doctor: Callable[..., Result], data: Path, folder: str) -> None:
+    """Opening a pipe waits until somebody opens its other end. Some files of partitions are not needed, or not looked
+    at: of these nothing is told."""
+    (data / PULSE).touch()
+    places = [place for place in sorted((data / folder).glob("*" if folder == "." else "**/*")) if place.is_file()]
+    kept = data.with_name("kept")
+    for place in places:
+        if place.name in ("LOG", "LOCK", "lock", "ballast") or not place.exists():  # overwritten; removed by a check
+            continue
+        place.rename(kept)
+        os.mkfifo(place)
+        found = doctor()
+        assert found.status == 1 or folder == "topics", f"{place}: {found.out}{found.err}"
+        place.unlink(missing_ok=True)
+        kept.rename(place)
 
 
 def test_a_folder_of_staged_files_that_cannot_be_read_is_told(doctor: Callable[..., Result], data: Path) -> None:
