@@ -224,6 +224,7 @@ def test_a_folder_in_use_is_left_alone(small: Path, tmp_path: Path) -> None:
     done = krappy("restore", small, "--data", tmp_path / "data")
     assert done.returncode == 1
     assert b"is not empty" in done.stderr
+    assert b"If a restore to it was interrupted, it was at its end" in done.stderr
     with run_broker(tmp_path / "data") as broker:
         done = krappy("restore", small, "--data", tmp_path / "data")
         assert done.returncode == 1

@@ -60,7 +60,11 @@ def restore(source: str, data: Path, as_json: bool) -> None:
                 shutil.rmtree(part, ignore_errors=True)
         strange = [path.name for path in data.iterdir() if path.name not in ("lock", "lost+found", RESTORING)]
         if strange:
-            raise Failure(f"{data} is not empty ('{strange[0]}' is there): restore to a new folder")
+            whole = (
+                f". If a restore to it was interrupted, it was at its end: `krappy doctor --data {data}` checks that"
+            )
+            text = f"{data} is not empty ('{strange[0]}' is there): restore to a new folder"
+            raise Failure(text + (whole if (data / "meta").exists() else ""))
         size = archive.size_of(source)
         archive.check_room(data, size, reserve=True)
         watch = Stopwatch()
