@@ -21,10 +21,12 @@ STATE = b"s/"
 
 @dataclass(slots=True)
 class StoredGroup:
-    """`settings`: a packed map. `states`: (topic, partition) to its packed state."""
+    """`settings`: a packed map. `states`: (topic, partition) to its packed state. `ids`: of their topics, by name,
+    as far as they are known."""
 
     settings: bytes
     states: dict[tuple[str, int], bytes] = field(default_factory=dict)
+    ids: dict[str, bytes] = field(default_factory=dict)
 
 
 class GroupStore:

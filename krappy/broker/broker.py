@@ -368,7 +368,7 @@ class LocalBroker(Runtime):
     async def _forget_positions(self, topic: str, id: bytes) -> None:
         """Deletes all groups' positions in this topic, durably. Raises StorageError."""
         await self.kafka_groups.forget_topic(topic, id)
-        await self.groups.forget_topic(topic)
+        await self.groups.forget_topic(topic, id)
 
     async def topic_for_producer(self, name: str) -> Topic:
         """The topic, created with default settings if it is absent and auto_create_topics is on. Raises UnknownTopic,

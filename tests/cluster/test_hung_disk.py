@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from krappy import blocking
-from krappy.broker.topics.internal_topics import OFFSETS, TRANSACTIONS
+from krappy.broker.topics.internal_topics import OFFSETS, SHARES, TRANSACTIONS
 from krappy.core.cluster.coordinators import partition_of
 from krappy.errors import KrappyError
 from krappy.records import batch
 from krappy.wire.kafka import ApiKey, Code
-from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers, make_alone
+from tests.cluster.brokers import ClusterProcesses, KnownPartition, SharedProcesses, brokers, make_alone
 from tests.cluster.failing_disk import failing, failing_at, hanging_at, stalling_at
 from tests.cluster.scattered_transactions import ScatteredProducer, coordinator_of
 from tests.cluster.test_groups_kept import commit, offsets
@@ -120,6 +120,56 @@ def test_a_deleted_topic_hangs_at_a_coordinator(cluster: ClusterProcesses) -> No
             assert make_alone(asked, other) == Code.NONE
             wait_until(lambda: offsets(raw, "g") == {}, "the group has no position there")
             assert not cluster.partitions_at(at, "alone"), "the disk hangs still"
+
+
+def test_another_broker_s_positions_in_a_topic_that_was_made_anew_stay(
+    cluster: ClusterProcesses, client: blocking.Client
+) -> None:
+    """Native groups'. A coordinator takes over while it has still to remove the deleted topic of that name."""
+    read(client, "t", "first", 0)  # makes the topic of the groups
+    cluster.until_in_sync(SHARES)
+    states = cluster.partitions(SHARES)
+    names = (f"g{number}" for number in range(1000))
+    group = next(name for name in names if is_first(states[partition_of(name, len(states))]))
+    before, at, other = states[partition_of(group, len(states))].replicas
+    there = str(cluster.brokers[other].settings["listen_native"])
+    with cluster.asked(at) as raw, cluster.asked(at) as waiting, cluster.asked(other) as asked:
+        assert make_alone(asked, at) == Code.NONE
+        cluster.until_led("alone")
+        with hanging_at(cluster.brokers[at], "/alone-0/"):
+            waiting.send(ApiKey.PRODUCE, produce("alone", batch.encode([None], [b"x"], timestamps=1)), 12)
+            wait_until(lambda: size_of(raw, "alone") > 0, "it is written, and the disk hangs")
+            asked.ask(ApiKey.DELETE_TOPICS, {"topics": [{"name": "alone"}], "timeout_ms": 30_000})
+            assert make_alone(asked, other) == Code.NONE
+            with blocking.connect(there, timeout=LONG_S) as beside:
+                with beside.producer("alone") as producer:
+                    for number in range(6):
+                        producer.send(b"%d" % number).result(LONG_S)
+                assert read(beside, "alone", group, 3) == [0, 1, 2]
+            cluster.brokers[before].kill()
+            wait_until(lambda: cluster.partitions(SHARES)[partition_of(group, len(states))].leader == at, "it leads")
+            with blocking.connect(cluster.native, timeout=LONG_S) as others:
+                read(others, "t", group, 0)  # so it has loaded the group
+            assert not cluster.partitions_at(at, "alone"), "the disk hangs still"
+        wait_until(lambda: bool(cluster.partitions_at(at, "alone")), "the deleted topic is removed there")
+        with blocking.connect(cluster.native, timeout=LONG_S) as others:
+            assert read(others, "alone", group, 3) == [3, 4, 5]
+
+
+def is_first(partition: KnownPartition) -> bool:
+    """Whether it is led by the first of its replicas. Then the second one is next."""
+    return partition.leader == partition.replicas[0]
+
+
+def read(client: blocking.Client, topic: str, group: str, most: int) -> list[int]:
+    """Reads and acknowledges so many events. Gives their offsets."""
+    taken: list[int] = []
+    with client.consumer(topic, group=group) as consumer:
+        while len(taken) < most:
+            for event in consumer.poll(LONG_S)[: most - len(taken)]:
+                consumer.ack(event)
+                taken.append(event.offset)
+    return taken
 
 
 def size_of(raw: Raw, topic: str) -> int:

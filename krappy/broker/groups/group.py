@@ -51,6 +51,7 @@ class Group(Owner):
         self.keeps_epochs = keeper.storage.keeps_epochs
         self.shared: dict[tuple[str, int], SharedPartition] = {}
         self.away: dict[tuple[str, int], Sequence[int]] = {}  # kept states of partitions that this broker does not have
+        self.ids: dict[str, bytes] = {}  # of the topics of states in `away`, by name, as far as they are known
         self.members: dict[str, Member] = {}
         self._by_topic: dict[str, dict[Member, None]] = {}  # its members, in the order in which they joined
         self.gone = False
@@ -176,6 +177,11 @@ class Group(Owner):
                 self.keeper.reads.drop(shared)
                 shared.move(partition)
                 self.stir(shared)
+
+    def states_in(self, topic: str, id: bytes) -> list[tuple[str, int]]:
+        """Where it has states in a topic: not in another one of that name."""
+        away = self.away if self.ids.get(topic, id) == id else ()
+        return [at for at in (*self.shared, *away) if at[0] == topic]
 
     def remove(self, topic: str) -> list[SharedPartition]:
         """Removes a deleted topic. Gives the partitions that the group had of it."""

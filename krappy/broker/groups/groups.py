@@ -94,6 +94,7 @@ class GroupCoordinator(ShareKeeper):
                 self.states.take(name, stored)
                 continue
             group = self._groups[name] = Group(self, name, settings)
+            group.ids = stored.ids
             self.room.take(group.owner, 1)
             lost: list[tuple[str, int]] = []
             for (topic, index), packed in stored.states.items():
@@ -144,9 +145,10 @@ class GroupCoordinator(ShareKeeper):
 
     # --- changes of topics
 
-    async def forget_topic(self, topic: str) -> None:
+    async def forget_topic(self, topic: str, id: bytes) -> None:
         """Deletes all groups' positions in a deleted topic. No new ones come meanwhile: a join or reset that waited for
-        the disk finds that the topic is gone.
+        the disk finds that the topic is gone. Positions in a new topic of the same name stay: another broker may have
+        coordinated their group before.
 
         In a cluster it does not wait until that is committed. The caller is the task that follows the cluster: if it
         waited, this broker would not learn that another one leads the partition that it writes to. A position that is
@@ -156,12 +158,12 @@ class GroupCoordinator(ShareKeeper):
             for number, group in enumerate([*self._groups.values()], 1):
                 if number % BETWEEN_TURNS == 0:
                     await trio.lowlevel.checkpoint()
-                gone = [at for at in (*group.shared, *group.away) if at[0] == topic]
+                gone = group.states_in(topic, id)
                 if gone and not group.gone:
                     with suppress(NotCoordinator, CoordinatorNotAvailable):  # then it is found at the next load
                         writes.append(self.storage.delete_states(group.name, gone))  # first: if refused, tried again
                     group.remove(topic)
-            writes += self.forget_shares(topic)
+            writes += self.forget_shares(topic, id)
             if not self._replicated:
                 await self.storage.synced(writes)
 

@@ -114,7 +114,11 @@ class ReplicatedGroups(InternalTables[Groups]):
         fresh = await self._own.move(table, lambda name: self.index_of(name) == index, known.__contains__, write)
         # Once more: a topic may have been deleted meanwhile.
         there = ((key, value) for key, value, _ in rows if self._is_there(key, value))
-        return stored_groups((key, value if state_at(key) is None else value[ID:]) for key, value in there) | fresh
+        found = stored_groups((key, value if state_at(key) is None else value[ID:]) for key, value in there) | fresh
+        topics = self._runtime.image.topics
+        for each in found.values():
+            each.ids.update((name, topics[name].id) for name, _ in each.states if name in topics)
+        return found
 
     def _readable_rows(self, table: InternalTable, rows: Rows) -> Rows:
         """The rows of settings that can be read, and of states that can be read and whose group has such settings."""

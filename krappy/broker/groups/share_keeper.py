@@ -38,12 +38,12 @@ class ShareKeeper(GroupKeeper):
         self.shares = SharePartitions(runtime, self, self.keepers)
         self.states.deleted = self.shares.delete
 
-    def forget_shares(self, topic: str) -> list[Later[None] | None]:
+    def forget_shares(self, topic: str, id: bytes) -> list[Later[None] | None]:
         """Forgets what share groups have in a deleted topic. Gives what it wrote, for `synced`."""
         self.shares.remove(topic)
         writes = []
-        for name, gone in self.states.in_topic(topic):
+        for name, gone in self.states.in_topic(id):
             with suppress(NotCoordinator, CoordinatorNotAvailable):  # then it is found at the next load
                 writes.append(self.storage.delete_states(name, gone))
-        self.states.remove(topic)
+        self.states.remove(id)
         return writes

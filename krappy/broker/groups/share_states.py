@@ -78,16 +78,18 @@ class ShareStates:
         for name in [name for name in self._groups if is_in(name)]:
             self._drop(name)
 
-    def remove(self, topic: str) -> None:
+    def remove(self, topic_id: bytes) -> None:
         """Forgets a deleted topic, once `delete_states` was called for what groups have `in_topic`."""
         for rows in self._groups.values():
-            gone = [at for at in rows if at[0] == topic]
+            gone = [at for at, row in rows.items() if row.topic_id == topic_id]
             for at in gone:
                 self._remove(rows, at)
 
-    def in_topic(self, topic: str) -> list[tuple[str, list[At]]]:
+    def in_topic(self, topic_id: bytes) -> list[tuple[str, list[At]]]:
         """The groups that have anything in a topic, and where."""
-        found = [(name, [at for at in rows if at[0] == topic]) for name, rows in self._groups.items()]
+        found = [
+            (name, [at for at, row in rows.items() if row.topic_id == topic_id]) for name, rows in self._groups.items()
+        ]
         return [(name, some) for name, some in found if some]
 
     def keeps(self, name: str) -> bool:
