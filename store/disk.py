@@ -139,14 +139,17 @@ class Disk:
     """The real disk. All methods raise OSError."""
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        """An existing file; with `create` also a new one, or the existing one emptied. Raises OSError, also for a pipe,
-        whose opening would wait for its other end."""
+        """An existing file; with `create` also a new one, or the existing one emptied. Raises OSError, also for a
+        folder, and for a pipe, whose opening would wait for its other end."""
         flags = os.O_RDWR if write or create else os.O_RDONLY
         if create:
             flags |= os.O_CREAT | os.O_TRUNC
         file = File(path, os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o644))
-        if stat.S_ISFIFO(os.fstat(file.fd).st_mode):
-            raise OSError(errno.ESPIPE, "it is a pipe, and no file", str(path))
+        mode = os.fstat(file.fd).st_mode
+        if stat.S_ISDIR(mode) or stat.S_ISFIFO(mode):
+            file.close()
+            number = errno.EISDIR if stat.S_ISDIR(mode) else errno.ESPIPE
+            raise OSError(number, "it is a folder or a pipe, and no file", str(path))
         return file
 
     def scratch(self, folder: Path) -> File:
