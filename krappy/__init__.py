@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from krappy.errors import StagingExpired as StagingExpired
     from krappy.errors import StagingFenced as StagingFenced
     from krappy.errors import StagingFull as StagingFull
+    from krappy.errors import StillRefused as StillRefused
     from krappy.errors import StorageError as StorageError
     from krappy.errors import TopicAuthorizationFailed as TopicAuthorizationFailed
     from krappy.errors import TopicDiffers as TopicDiffers
@@ -109,7 +110,7 @@ _ERRORS = (
     "InvalidTransactionTimeout KrappyError LeaseLost NotCoordinator NotEnoughReplicas "
     "NotEnoughReplicasAfterAppend NotLeader OffsetMismatch OffsetOutOfRange OutOfOrderSequence Overloaded "
     "PolicyViolation ProducerFenced ProtocolError RecordTooLarge RequestTimeout SecurityDisabled ShuttingDown "
-    "SnapshotGone StagingCommitted StagingExpired StagingFenced StagingFull StorageError "
+    "SnapshotGone StagingCommitted StagingExpired StagingFenced StagingFull StillRefused StorageError "
     "TopicAuthorizationFailed TopicDiffers TopicExists TransactionAbortable TransactionFenced TransactionPending "
     "TransactionalIdAuthorizationFailed Unavailable UnknownGroup UnknownHandle UnknownMember UnknownPartition "
     "UnknownProducer UnknownProducerMapping UnknownStaging UnknownTopic UnknownUser UnsupportedCompression "

@@ -414,6 +414,13 @@ class TopicDiffers(UserWarning):
         self.differs = differs
 
 
+class StillRefused(UserWarning):
+    """A reader, a member of a group or a watch waits because its broker refuses to give events, and tries again."""
+
+    def __init__(self, error: KrappyError) -> None:
+        super().__init__(f"the broker gives no events for now, and is asked again and again: {error.text}")
+
+
 UNCHANGED = ": nothing was changed"  # how the text of a ConnectionLost ends that was raised before anything was written
 
 

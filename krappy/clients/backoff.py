@@ -24,6 +24,11 @@ class Backoff:
         self._first, self._longest = first, longest
         self._next = first
 
+    @property
+    def is_long(self) -> bool:
+        """Whether it has come to the longest pauses."""
+        return self._next >= self._longest
+
     def pause(self) -> float:
         """Seconds to wait before the next try."""
         pause = self._next

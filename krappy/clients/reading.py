@@ -19,6 +19,7 @@ from krappy.clients.backoff import Backoff
 from krappy.clients.choice import Choice
 from krappy.clients.consuming import LEAST_PATIENCE, MAX_WAIT, Consuming
 from krappy.clients.link import Link
+from krappy.clients.refusals import pause_before
 from krappy.clients.replies import ReplySlot
 from krappy.clients.router import Router
 from krappy.clients.runtime import ClientSignal
@@ -332,7 +333,7 @@ class Reading(Consuming):
             else:
                 await self._runtime.sleep(self._backoff.pause())
         elif isinstance(result, KrappyError) and result.retriable and not self._closed:
-            await self._runtime.sleep(self._backoff.pause())
+            await self._runtime.sleep(pause_before(result, self._backoff))
         else:
             raise result
 

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from krappy.errors import ConnectionLost, KrappyError, NotCoordinator, NotLeader, RequestTimeout
+import warnings
+
+from krappy.clients.backoff import Backoff
+from krappy.errors import (
+    ConnectionLost,
+    KrappyError,
+    NotCoordinator,
+    NotLeader,
+    RequestTimeout,
+    StillRefused,
+    StorageError,
+)
 
 
 def is_cut_off(error: KrappyError) -> bool:
@@ -35,3 +46,11 @@ def repeats(error: KrappyError, *, again: bool, here: bool, others: bool) -> boo
     if (here and isinstance(error, ConnectionLost)) or (others and is_cut_off(error)):
         return False
     return again or is_undone(error)
+
+
+def pause_before(again: KrappyError, backoff: Backoff) -> float:
+    """Seconds to wait before events are asked for again, after this error. If the broker's disk has refused them for
+    some seconds, it warns with StillRefused: nobody else tells the program why it waits."""
+    if backoff.is_long and isinstance(again, StorageError):
+        warnings.warn(StillRefused(again), stacklevel=2)
+    return backoff.pause()

@@ -23,6 +23,7 @@ from krappy.clients.choice import Choice
 from krappy.clients.consuming import LEAST_PATIENCE, MAX_WAIT, Consuming
 from krappy.clients.events import EventBatch
 from krappy.clients.link import Link
+from krappy.clients.refusals import pause_before
 from krappy.clients.replies import PollSlot
 from krappy.clients.router import Router
 from krappy.clients.values import start
@@ -308,7 +309,7 @@ class Sharing(Consuming):
         elif isinstance(result, NotCoordinator) and not self._closed:
             self._outdated()
         elif isinstance(result, KrappyError) and result.retriable and not self._closed:
-            await self._runtime.sleep(self._backoff.pause())
+            await self._runtime.sleep(pause_before(result, self._backoff))
         else:
             raise result
         return True

@@ -25,6 +25,7 @@ from typing import Any
 from krappy.clients.backoff import Backoff
 from krappy.clients.link import Link
 from krappy.clients.newest_changes import judged
+from krappy.clients.refusals import pause_before
 from krappy.clients.router import Router
 from krappy.clients.scattering import check_in_place
 from krappy.clients.tables import KeyRangeChoice, entries
@@ -271,7 +272,7 @@ class Watching:
         elif not error.retriable or part.link.closed:
             raise error
         elif not (isinstance(error, NotLeader) and self._router.known.several):
-            await self._runtime.sleep(self._backoff.pause())
+            await self._runtime.sleep(pause_before(error, self._backoff))
 
     # --- several leaders ----------------------------------------------------------------------------------------
 
