@@ -390,8 +390,10 @@ def test_ctrl_c_ends_a_producer_which_says_how_much_is_stored(broker: RunningBro
             process.send_signal(signal.SIGINT)
             _, said = process.communicate(timeout=SECONDS)
     assert process.returncode == 130
-    # The answer to the second may have been lost, too.
-    assert said.strip() in ("2 events stored; of 1 more it is not known", "1 event stored; of 2 more it is not known")
+    found = re.fullmatch(r"([0-3]) events? stored; of ([0-3]) more it is not known", said.strip())
+    assert found is not None, said
+    assert int(found[1]) + int(found[2]) == 3
+    assert int(found[2]) >= 1  # the answers to the others may have been lost, too
 
 
 def test_a_reader_that_goes_away_ends_a_consumer_quietly(broker: RunningBroker) -> None:
