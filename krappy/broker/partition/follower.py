@@ -161,7 +161,8 @@ class Follower:
             log = partition.log
             cut = log.epochs.common(diverging, log.end_offset)
             if self.is_candidate and cut < partition.high_watermark:  # others count on these: the log must be made anew
-                log.damage = f"{log.folder}: from offset {cut} on its leader epochs are not those of its leader's log"
+                text = f"{log.folder}: from offset {cut} on its leader epochs are not those of its leader's log"
+                log.damage = f"{text}, which lacks events that were committed here (up to {partition.high_watermark})"
                 raise CorruptBatch(log.damage)
             try:
                 end = await self._in_thread(lambda: log.truncate(cut))
