@@ -20,6 +20,8 @@ import trio.abc
 import trio.testing
 from trio._core import _run
 
+from krappy.broker.sync_threads import Done, Sync, SyncThreads
+
 T = TypeVar("T")
 SLOWEST = 4  # turns that a thread takes at most
 
@@ -34,10 +36,24 @@ def run(main: Callable[[], Awaitable[T]], seed: int) -> T:
             await trio.lowlevel.cancel_shielded_checkpoint()
         return work(*args)
 
+    def begin(threads: SyncThreads, sync: Sync, done: Done) -> bool:
+        async def synced() -> None:
+            error: Exception | None = None
+            try:
+                await in_thread(sync)
+            except Exception as failed:
+                error = failed
+            threads._end(done, error)
+
+        threads._under_way += 1
+        trio.lowlevel.spawn_system_task(synced)
+        return True
+
     with (
         mock.patch.object(_run, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
         mock.patch.object(_run, "_r", chance),
         mock.patch.object(trio.to_thread, "run_sync", in_thread),
+        mock.patch.object(SyncThreads, "begin", begin),
     ):
         return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 

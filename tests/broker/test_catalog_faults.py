@@ -7,7 +7,7 @@ answered must be there.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from krappy.broker.broker import LocalBroker
 from krappy.broker.groups import group_writer
 from krappy.broker.staging import staging
 from krappy.broker.transactions import transactions
-from krappy.core.kafka.offset import Offset
+from krappy.core.kafka.offset import At, Offset
 from krappy.errors import KrappyError, StorageError, UnknownGroup
 from krappy.ports import GroupMember, Position
 from krappy.store.meta import Meta
@@ -102,6 +102,10 @@ def steps() -> list[tuple[str, Step]]:
     ]
 
 
+def stored(offsets: Mapping[At, Offset]) -> dict[At, Offset]:
+    return {at: offset._replace(owner="", turn=0) for at, offset in offsets.items()}
+
+
 def memory(broker: LocalBroker) -> dict[str, Any]:
     """All that a restart must find again."""
     groups, kafka = broker.groups, broker.kafka_groups
@@ -110,8 +114,12 @@ def memory(broker: LocalBroker) -> dict[str, Any]:
         "topics": {topic.name: (topic.id, topic.config, topic.numbers) for topic in broker.catalog.list()},
         "served": {name: (topic.id, len(topic.local)) for name, topic in broker.topics.items()},
         "native": {name: groups.positions(name) for name in groups.sizes()},
-        "kafka": {name: dict(each.offsets) for name, each in kafka.groups.items() if each.offsets},
-        "pending": {name: dict(each.pending) for name, each in kafka.groups.items() if each.pending},
+        "kafka": {name: stored(each.offsets) for name, each in kafka.groups.items() if each.offsets},
+        "pending": {
+            name: {id: stored(some) for id, some in each.pending.items()}
+            for name, each in kafka.groups.items()
+            if each.pending
+        },
         "transactions": {found.name: found[:4] for found in broker.transactions.list()},
         "jobs": jobs,
         "settings": dict(broker.dynamic.topic_defaults),
