@@ -349,6 +349,18 @@ def alone_is_made(raw: Raw, broker: int) -> bool | None:
     return True if make_alone(raw, broker) in (Code.NONE, Code.TOPIC_ALREADY_EXISTS) else None
 
 
+def alone_elsewhere(cluster: ClusterProcesses) -> tuple[int, list[int]]:
+    """Makes the topic "alone" at another broker than the coordinator of the group "g", and commits a position of the
+    group in it. Gives the coordinator, and the other brokers; the first of them has the topic."""
+    at = cluster.coordinator("g")
+    cluster.until_in_sync(OFFSETS)
+    others = [id for id in cluster.brokers if id != at]
+    until_answered(cluster, others, lambda raw: alone_is_made(raw, others[0]))
+    with Raw(kafka_of(cluster, at)) as raw:
+        wait_until(lambda: commit(raw, "g", 0, 7, "alone") == Code.NONE, "it is committed")
+    return at, others
+
+
 def delete_alone(raw: Raw) -> bool | None:
     body = {"topics": [{"name": "alone", "topic_id": bytes(16)}], "timeout_ms": 20_000}
     [deleted] = raw.ask(ApiKey.DELETE_TOPICS, body, 6)["responses"]
@@ -371,12 +383,8 @@ def test_positions_in_a_topic_that_is_deleted_while_nobody_coordinates_their_gro
     """The next coordinator tells no position in the topic, although the topic's files are removed by then. `anew`:
     there is another topic of this name."""
     with start() as cluster:
-        at = cluster.coordinator("g")
-        cluster.until_in_sync(OFFSETS)
-        others = [id for id in cluster.brokers if id != at]
-        until_answered(cluster, others, lambda raw: alone_is_made(raw, others[0]))
+        at, others = alone_elsewhere(cluster)
         with Raw(kafka_of(cluster, at)) as raw:
-            wait_until(lambda: commit(raw, "g", 0, 7, "alone") == Code.NONE, "it is committed")
             wait_until(lambda: commit(raw, "g", 1, 8) == Code.NONE, "it is committed")
         before = cluster.topic("alone")
         cluster.brokers[at].kill()
@@ -392,12 +400,8 @@ def test_a_topic_is_made_anew_while_the_coordinator_may_not_write(start: Start) 
     """Too few replicas of the groups' topic are in sync, so the positions in the deleted topic can't be removed there
     for a while. The coordinator has no replica of that topic, so it does not have to remove files of it."""
     with start() as cluster:
-        at = cluster.coordinator("g")
-        cluster.until_in_sync(OFFSETS)
-        others = [id for id in cluster.brokers if id != at]
-        until_answered(cluster, others, lambda raw: alone_is_made(raw, others[0]))
+        at, others = alone_elsewhere(cluster)
         with Raw(kafka_of(cluster, at)) as raw:
-            wait_until(lambda: commit(raw, "g", 0, 7, "alone") == Code.NONE, "it is committed")
             for id in others:
                 cluster.brokers[id].kill()
             wait_until(lambda: all(each.isrs == [at] for each in cluster.partitions(OFFSETS).values()), "it is alone")
@@ -420,12 +424,7 @@ def test_a_coordinator_that_sees_no_record_of_a_deletion(start: Start) -> None:
     """It has no replica of the topic, and is stopped while the topic is deleted. The record of the deletion is gone,
     with the last replica, when it goes on. Then another topic has the name."""
     with start() as cluster:
-        at = cluster.coordinator("g")
-        cluster.until_in_sync(OFFSETS)
-        other = next(id for id in cluster.brokers if id != at)
-        until_answered(cluster, [other], lambda raw: alone_is_made(raw, other))
-        with Raw(kafka_of(cluster, at)) as raw:
-            wait_until(lambda: commit(raw, "g", 0, 7, "alone") == Code.NONE, "it is committed")
+        at, [other, *_] = alone_elsewhere(cluster)
         before = cluster.topic("alone")
         with cluster.paused(at):
             until_answered(cluster, [other], delete_alone)

@@ -10,11 +10,11 @@ from krappy.clients.acls import AclInfo
 from krappy.core.kafka.subscription import encode_assignment
 from krappy.core.security.operations import Op, Resource
 from krappy.errors import TopicAuthorizationFailed
-from krappy.testing.running import run_broker
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey
 from tests.console.web import CHANGES
 from tests.security.guarded import Guarded, rule
+from tests.security.two_users import ada_and_eve
 
 HIDDEN = "hidden-from-him"
 
@@ -90,15 +90,7 @@ def test_who_may_only_create_a_topic_is_not_told_how_many_partitions_it_has(guar
 
 def test_who_is_not_told_a_topics_settings_may_ask_for_it_if_it_is_absent(tmp_path: Path) -> None:
     """It is there, and nobody says how it differs."""
-    (users := tmp_path / "users").mkdir()
-    for name in ("ada", "eve"):
-        (users / name).write_text("a-secret")
-    listener = {"listen_native": "SASL_PLAINTEXT://127.0.0.1:0", "users_dir": str(users), "super_users": "User:ada"}
-    with (
-        run_broker(tmp_path / "data", durability="os", **listener) as broker,
-        broker.connect(user="ada", password="a-secret") as ada,
-        broker.connect(user="eve", password="a-secret") as eve,
-    ):
+    with ada_and_eve(tmp_path) as (ada, eve):
         ada.create_topic("there")
         ada.add_acls([AclInfo("topic", "there", "User:eve", each) for each in ("create", "describe")])
         assert not eve.create_topic("there", 1, {"cleanup.policy": "compact"}, if_absent=True)

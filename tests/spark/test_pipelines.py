@@ -24,9 +24,9 @@ from krappy.pipelines import archive, backfill, reconcile, rollup, scd2
 from krappy.pipelines.following import Done, said, silent, worked
 from krappy.pipelines.sessions import cause, running
 from krappy.spark.versions import features
-from krappy.testing.running import run_broker
 from krappy.types import Event
 from tests.long import long
+from tests.security.two_users import ada_and_eve
 from tests.spark.test_shared import with_users
 
 if TYPE_CHECKING:
@@ -421,18 +421,13 @@ def test_reconcile_needs_to_know_the_settings(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One who may read a topic may not be told its settings. Then nobody knows which entries the table may lack."""
-    (users := tmp_path / "users").mkdir()
-    for name in ("ada", "eve"):
-        (users / name).write_text("a-secret")
-    listener = {"listen_native": "SASL_PLAINTEXT://127.0.0.1:0", "users_dir": str(users), "super_users": "User:ada"}
-    with run_broker(tmp_path / "data", durability="os", **listener) as broker:
-        with broker.connect(user="ada", password="a-secret") as ada:
-            ada.create_topic("hers")
-            ada.add_acls([AclInfo("topic", "hers", "User:eve", "read")])
-        monkeypatch.setenv("KRAPPY_USER", "eve")
-        monkeypatch.setenv("KRAPPY_PASSWORD_FILE", str(users / "eve"))
+    monkeypatch.setenv("KRAPPY_USER", "eve")
+    monkeypatch.setenv("KRAPPY_PASSWORD_FILE", str(tmp_path / "users" / "eve"))
+    with ada_and_eve(tmp_path) as (ada, eve):
+        ada.create_topic("hers")
+        ada.add_acls([AclInfo("topic", "hers", "User:eve", "read")])
         with pytest.raises(TopicAuthorizationFailed, match="needs DESCRIBE_CONFIGS on the topic 'hers'"):
-            reconcile.run(spark, "hers", str(tmp_path / "archive"), address=broker.address)
+            reconcile.run(spark, "hers", str(tmp_path / "archive"), address=eve.address)
 
 
 def test_a_rollup_into_a_topic_that_is_made_anew(

@@ -25,7 +25,7 @@ from krappy.errors import TopicAuthorizationFailed
 from krappy.spark import kept, lookup, shared, whole
 from krappy.spark.chunk import ordered
 from krappy.spark.moments import TableSource
-from krappy.testing.running import run_broker
+from tests.security.two_users import ada_and_eve
 from tests.spark.test_by_key import fill, values
 from tests.spark.test_kept import known, written_and_looked_up
 
@@ -104,15 +104,7 @@ def test_one_worker_reads_it_for_all(
 @contextmanager
 def with_users(folder: Path) -> Iterator[tuple[Client, Client]]:
     """The clients of Ada, who may do everything, and of Eve, who may do nothing, at a broker with the topic `hers`."""
-    (users := folder / "users").mkdir()
-    for name in ("ada", "eve"):
-        (users / name).write_text("a-secret")
-    listener = {"listen_native": "SASL_PLAINTEXT://127.0.0.1:0", "users_dir": str(users), "super_users": "User:ada"}
-    with (
-        run_broker(folder / "data", durability="os", **listener) as broker,
-        broker.connect(user="ada", password="a-secret") as ada,
-        broker.connect(user="eve", password="a-secret") as eve,
-    ):
+    with ada_and_eve(folder) as (ada, eve):
         ada.create_topic("hers", 2)
         fill(ada, "hers", 100)
         yield ada, eve
