@@ -93,12 +93,11 @@ def run(
     broker = client(address)
     begun = last_batch(spark, f"{checkpoint}/offsets") >= 0
     if begun:
-        known = names(spark, f"{checkpoint}/{IDS}")
-        _check_same(broker, to, checkpoint, known)
-    make_folder(spark, checkpoint)
-    if not begun:
+        id = _same(broker, to, checkpoint, names(spark, f"{checkpoint}/{IDS}"))
+    else:
+        make_folder(spark, checkpoint)
         broker.create_topic(to, len(broker.describe(source).partitions), {"cleanup.policy": "compact"}, if_absent=True)
-    id = broker.describe(to).id
+        id = broker.describe(to).id
     make_folder(spark, f"{checkpoint}/{IDS}/{id}")
     options = {"subscribe": source, "address": address, "startingOffsets": "earliest", "includeHeaders": True}
     limits = {"maxOffsetsPerTrigger": per_batch, "failOnDataLoss": data_loss_fails}
@@ -108,22 +107,23 @@ def run(
     into = batches_to(to, **texts({"address": address}))
 
     def write(batch: DataFrame, number: int) -> None:
-        _check_same(client(address), to, checkpoint, [id])
+        _same(client(address), to, checkpoint, [id])
         into(batch, number)
 
     return follow(upserts.foreachBatch(write).option("checkpointLocation", checkpoint), every, tell)
 
 
-def _check_same(broker: Client, to: str, checkpoint: str, known: Sequence[str]) -> None:
-    """Raises ConfigError unless the topic is the one that the earlier batches of a checkpoint were written to, as far
-    as that is `known`."""
+def _same(broker: Client, to: str, checkpoint: str, known: Sequence[str]) -> str:
+    """The topic's id. Raises ConfigError unless it is one of those to which earlier batches of the checkpoint were
+    written, as far as these are `known`."""
     new = "would get only the groups that change from now on. Give a new checkpoint"
     try:
-        id = broker.describe(to).id
+        id: str = broker.describe(to).id
     except UnknownTopic:
         raise ConfigError(f"{checkpoint} has batches already, and there is no topic {to}: a new one {new}") from None
     if known and id not in known:
         raise ConfigError(f"{checkpoint} has batches of another topic, or {to} was deleted and made anew: it {new}")
+    return id
 
 
 def parsed(events: DataFrame, fields: str | None, by: str, time: str, where: str | None = None) -> DataFrame:

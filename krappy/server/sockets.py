@@ -16,8 +16,6 @@ _INFO = getattr(socket, "TCP_INFO", None)
 # A host that vanishes without closing is noticed after a minute and a half, however long its requests may wait; unless
 # bytes have been sent to it since. See `has_vanished`.
 _ALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
-
-
 _AGAIN = 8  # times that the system has sent the same bytes again, each time after twice as long: for about a minute
 
 
