@@ -21,9 +21,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from krappy.errors import StorageError
+from krappy.store import identity
 from krappy.store.format import CHECKPOINT, CHECKPOINT_COPY, LOG, SUFFIXES, file_name
 from krappy.store.log import Log
 from krappy.store.staging import StagedFiles
+from krappy.store.synced import told
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -36,10 +38,15 @@ class HeldFile(NamedTuple):
     size: int  # bytes that count, from the first on
 
 
-def check_whole(data: Path) -> None:
-    """Raises StorageError for a data folder whose restore was not finished."""
+def check_whole(data: Path, *, catalog: bool = True) -> None:
+    """Raises StorageError for a data folder whose restore was not finished. With `catalog` also for one that has events
+    and no catalog, unless the operator has accepted the loss: a broker alone would have no topics, users and ACLs."""
     if (data / RESTORING).exists():
         raise StorageError(f"{data} holds a backup that was not restored to its end: run `krappy restore` again")
+    meta, topics = data / "meta", data / "topics"
+    is_there = meta.is_dir() and any(meta.iterdir())
+    if catalog and not is_there and topics.is_dir() and identity.unclaimed(topics, set()):
+        raise StorageError(told(meta, f"is missing, and {topics} holds events. What it had is lost"))
 
 
 def hold_log(log: Log, folder: Path) -> None:

@@ -24,9 +24,10 @@ from threading import Lock
 
 from krappy.errors import StorageError
 from krappy.store import gap, journal, rocks
-from krappy.store.synced import ACCEPT, Synced
+from krappy.store.synced import Synced, told
 
 LOST = b"c/lost"
+ALL = 1_000_000  # more changes than a catalog has taken that gave ids or numbers
 SPARE = 512 << 10  # bytes that opening it takes, beside what its write-ahead log holds
 
 
@@ -93,7 +94,9 @@ class Meta:
     def _check(self) -> int:
         """How many changes are lost, 0 without an accepted loss. Raises StorageError, before anything is changed, when
         opening would lose synced changes, or never end, and nobody has accepted that."""
-        lost = 1 if self._note.accepted() else 0
+        lost = 0
+        if self._note.accepted():  # where no change is left, nobody knows how many there were
+            lost = 1 if rocks.last_change(self.folder) else ALL
         endless = journal.endless(self.folder)
         if endless is not None:
             file, position = endless
@@ -129,11 +132,7 @@ class Meta:
         """Raises StorageError unless the operator has accepted the loss."""
         if self._note.accepted():
             return
-        raise StorageError(
-            f"the catalog in {self.folder} is damaged: {why}. What came later is lost: topics, settings, positions of "
-            "groups, transactions. Nothing was changed. Restore a backup; or, to go on without what is lost, make "
-            f"the file {self.folder / ACCEPT}: folders of topics that are not known any more then stay as they are"
-        )
+        raise StorageError(told(self.folder, f"is damaged: {why}. What came later is lost"))
 
     def close(self) -> None:
         """Syncs and closes. After a failure it first reopens, which writes what is kept once more. Closing again does

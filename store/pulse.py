@@ -14,23 +14,25 @@ from krappy.store.format import PULSE_COUNT
 from krappy.store.refusals import refusals
 
 
+def read(data: bytes) -> int:
+    """The count that the file's content stands for; 0 for what is none."""
+    return int(PULSE_COUNT.unpack(data)[0]) if len(data) == PULSE_COUNT.size else 0
+
+
 class Pulse:
     """`count`: as it is on disk; 0 if the file can't be read."""
 
     def __init__(self, path: Path, disk: Disk = OS_DISK) -> None:
-        """Makes the file if it is missing. Raises StorageError."""
-        self.count = 0
+        """Makes the file if it is missing or can't be read. Raises StorageError."""
         with refusals(path):
             self._file, data = disk.open_or_make(path)
-            if len(data) == PULSE_COUNT.size:
-                [self.count] = PULSE_COUNT.unpack(data)
-            else:
-                self._file.truncate(0)
+        self.count = read(data)
 
     def beat(self) -> None:
         """Raises the count. If the disk refuses, the count stays as it is."""
         count = self.count + 1
         with suppress(OSError):
             self._file.write([PULSE_COUNT.pack(count)], 0)
+            self._file.truncate(PULSE_COUNT.size)  # what is longer is no count
             self._file.fdatasync()
             self.count = count

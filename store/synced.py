@@ -24,6 +24,15 @@ _NOTE = struct.Struct(">8sQ")
 _CRC = struct.Struct(">I")
 
 
+def told(folder: Path, what: str) -> str:
+    """Tells the operator of a loss, and what to do. Nobody has accepted it yet."""
+    return (
+        f"the catalog in {folder} {what}: topics, settings, positions of groups, transactions. Nothing was changed. "
+        f"Restore a backup; or, to go on without what is lost, make the file {folder / ACCEPT}: folders of topics that "
+        "are not known any more then stay as they are"
+    )
+
+
 class Synced:
     """The note in a database's folder. Blocks. A write that the disk refuses is skipped: then the note is behind."""
 

@@ -189,7 +189,7 @@ class LocalBroker(Runtime):
 
     async def _open(self) -> None:
         data = self.config.data
-        check_whole(data)
+        check_whole(data, catalog=self.replication is None)
         await self.room.look()
         self.reached = await self.in_thread(partial(make_folders, data))
         await self.room.look()  # at the folder of the logs, which did not exist before the first start

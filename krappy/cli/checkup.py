@@ -28,7 +28,7 @@ from krappy.settings.topic import TopicConfig
 from krappy.store import identity, loss
 from krappy.store.catalog import LocalCatalog
 from krappy.store.disk import OS_DISK
-from krappy.store.format import PULSE, REACHED, SET_ASIDE, TROUBLE
+from krappy.store.format import PULSE, PULSE_COUNT, REACHED, SET_ASIDE, TROUBLE
 from krappy.store.group_offsets import GroupOffsets
 from krappy.store.groups import GroupStore
 from krappy.store.hold import check_whole
@@ -36,7 +36,6 @@ from krappy.store.lock import FolderLock
 from krappy.store.log import Log
 from krappy.store.loss import Trouble
 from krappy.store.meta import Meta
-from krappy.store.pulse import Pulse
 from krappy.store.reached import Reached, ReachedFile
 from krappy.store.refusals import refusals
 from krappy.store.transactions import TransactionStore
@@ -96,7 +95,7 @@ def check(data: Path, repair: bool, tell: Tell) -> Findings:
     """
     check_whole(data)
     if not (data / "meta").is_dir():
-        raise Failure(f"{data} is not the data folder of a broker")
+        raise Failure(f"{data} is not the data folder of a broker: it has no catalog, the folder meta")
     with ExitStack() as stack:
         lock = FolderLock(data)
         stack.callback(lock.release)
@@ -158,8 +157,8 @@ def _strangers(data: Path, catalog: LocalCatalog, stored: Sequence[StoredPartiti
 
 
 def _closed_parts(data: Path) -> list[str]:
-    """Problems: smaller parts of the folder that a broker could not open at its start."""
-    opening: dict[str, Callable[[Path], object]] = {PULSE: Pulse, "staging": OS_DISK.names}
+    """Problems: smaller parts of the folder that a broker could not open at its start. Nothing is changed."""
+    opening: dict[str, Callable[[Path], object]] = {PULSE: _check_pulse, "staging": OS_DISK.names}
     found = []
     for name, open_part in opening.items():
         if os.path.lexists(data / name):
@@ -169,6 +168,17 @@ def _closed_parts(data: Path) -> list[str]:
             except StorageError as error:
                 found.append(str(error))
     return found
+
+
+def _check_pulse(path: Path) -> None:
+    """Raises OSError, StorageError."""
+    OS_DISK.open(path, write=True).close()
+    data = OS_DISK.read_file(path)
+    if data and len(data) != PULSE_COUNT.size:  # a kill may leave it empty
+        raise StorageError(
+            f"{path}: it has {len(data):,} bytes and not {PULSE_COUNT.size}, so its count is 0, and the broker's "
+            "cluster takes the folder for an old copy. The broker writes it anew"
+        )
 
 
 def _close(views: Views, found: Findings) -> None:

@@ -12,6 +12,7 @@ from krappy.core.cluster import paths
 from krappy.core.security.scram import HASHES, ScramCredential
 from krappy.errors import UnknownUser
 from krappy.store.catalog import LocalCatalog
+from krappy.store.hold import check_whole
 from krappy.store.local_tree import LocalTree
 from krappy.store.lock import FolderLock
 from krappy.store.meta import Meta
@@ -49,6 +50,7 @@ class StoredUsers:
     def _tree(self) -> Iterator[LocalTree]:
         lock = FolderLock(self._data)
         try:
+            check_whole(self._data)
             meta = Meta(self._data / "meta")
             try:
                 yield LocalCatalog(meta).tree

@@ -50,6 +50,8 @@ async def test_events_that_nobody_claims_are_neither_taken_up_nor_deleted(tmp_pa
         topic, _ = await broker.create_topic("t", 1, {})
         await publish(topic.led(0), 5)
         id = text_id(topic.id)
+    async with running(tmp_path / "data"):
+        pass
     left = tmp_path / "data" / "topics" / "t-0"
     shutil.copytree(tmp_path / "other" / "topics" / "t-0", left)
     shutil.copytree(left, left.with_name("grown-1"))
@@ -265,6 +267,37 @@ async def test_a_damaged_catalog_is_refused_and_goes_on_when_that_is_wanted(tmp_
         assert await broker.new_producer_id() > last
     async with running(killed) as broker:  # and it is whole again
         assert sorted(broker.topics) == ["alpha", "delta"]
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty folder"])
+@trio_test
+async def test_a_lost_catalog_is_refused_and_begun_anew_when_that_is_wanted(tmp_path: Path, left: str) -> None:
+    data, meta = tmp_path / "data", tmp_path / "data" / "meta"
+    async with running(data, durability="fsync") as broker:
+        topic, _ = await broker.create_topic("alpha", 1, {})
+        await publish(topic.led(0), 5, [b"k"] * 5)
+        last = await broker.new_producer_id()
+    shutil.rmtree(meta)
+    if left == "an empty folder":
+        meta.mkdir()
+    before = sorted(data.rglob("*"))
+    for _ in range(2):
+        with pytest.raises(ExceptionGroup) as failed:
+            async with running(data):
+                pass
+        assert failed.group_contains(StorageError, match=r"meta is missing, and .*topics holds events.* Restore a ba")
+        assert sorted(data.rglob("*")) == before
+    meta.mkdir(exist_ok=True)
+    (meta / ACCEPT).touch()
+    said: list[str] = []
+    async with running(data, lambda event, **facts: said.append(event), durability="fsync") as broker:
+        assert said.count("folder_unclaimed") == 1
+        assert said.count("catalog_lost") == 1
+        with pytest.raises(StorageError, match="belong to no topic"):
+            await broker.create_topic("alpha", 1, {})
+        assert await broker.new_producer_id() > last + 1_000_000
+    async with running(data, lambda event, **facts: said.append(event)):
+        assert said.count("catalog_lost") == 1
 
 
 @trio_test

@@ -378,6 +378,37 @@ def test_a_folder_that_is_no_broker_s_is_refused_and_left_alone(run: Krappy, tmp
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("repair", [[], ["--repair"]])
+def test_a_pulse_that_is_none_is_told_and_left_alone(
+    doctor: Callable[..., Result], data: Path, repair: list[str]
+) -> None:
+    for content in (b"odd", bytes(64)):
+        (data / PULSE).write_bytes(content)
+        found = doctor("--json", *repair)
+        assert found.status == 1
+        assert f"{data / PULSE}: it has {len(content)} bytes and not 8" in problems(found)
+        assert (data / PULSE).read_bytes() == content
+    for content in (b"", bytes(8)):  # as a kill leaves it, and as it should be
+        (data / PULSE).write_bytes(content)
+        assert doctor(*repair).status == 0
+        assert (data / PULSE).read_bytes() == content
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty folder"])
+def test_a_lost_catalog_is_told_and_none_is_made(
+    doctor: Callable[..., Result], run: Krappy, data: Path, left: str
+) -> None:
+    shutil.rmtree(data / "meta")
+    if left == "an empty folder":
+        (data / "meta").mkdir()
+    before = sorted(data.rglob("*"))
+    for found in (doctor(), doctor("--repair", "--json"), run("user", "list", "--data", str(data))):
+        assert found.status == 1
+        assert f"the catalog in {data / 'meta'} is missing, and {data / 'topics'} holds events" in found.err
+        assert "Restore a backup; or, to go on without what is lost, make the file" in found.err
+        assert sorted(data.rglob("*")) == before
+
+
 def test_a_folder_in_place_of_a_file_is_told_with_what_to_do(doctor: Callable[..., Result], data: Path) -> None:
     """RocksDB takes a folder LOG for its file at one opening, and finds it damaged at the next."""
     for name, advice in (
