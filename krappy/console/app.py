@@ -119,6 +119,7 @@ class Console:
             secret=listening.secret,
             ended=lambda principal, why: broker.audit.ended(principal, why),
             logouts=lambda: broker.logouts,
+            wall_ms=broker.now_ms,
         )
         self.provider_logins = ProviderLogins(listening.provider_login, listening.secret, server.report)
         self.disk = health.DiskTrial()

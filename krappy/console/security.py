@@ -8,7 +8,8 @@
   (sessions.py). Probes, and the pages themselves, which hold no data, are open.
 - On a listener with users (SASL_SSL, SASL_PLAINTEXT), a user's name and password do as well (`Authorization: Basic`),
   and so does a token of an identity provider (`Authorization: Bearer`), or a login there. A session ends with the
-  password or the token that it was opened with.
+  password or the token that it was opened with; with the token also when the wall clock, which may have been set since,
+  says that it is over.
 - A request from another site's page is refused by the headers that browsers add (`Sec-Fetch-Site`, `Origin`). A request
   that changes something also needs the header `Krappy-Request`: a form or a link can't send it, and a script of another
   site only after a preflight request, which is refused.
@@ -18,13 +19,14 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import math
 import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 
 from krappy.console.attempts import WrongToken
 from krappy.console.problems import HttpError
-from krappy.console.sessions import MOST, MOST_OF_ONE, SESSION_MS, ConsoleSession, Sessions
+from krappy.console.sessions import MOST, MOST_OF_ONE, OVER, SESSION_MS, ConsoleSession, Sessions
 from krappy.core.security.oauthbearer import OAUTHBEARER, TokenClaims, TokenRefused
 from krappy.core.security.principal import TOKEN, Principal
 from krappy.ports.logouts import LogoutsPort
@@ -63,7 +65,7 @@ class Guard:
     """`token`: the secret, or empty for none. `local`: only this machine reaches the console. `users`: None: nobody
     logs in with a password. `secret`: random, for the cookies of sessions. `ended`: is told whose session ended before
     its time, and why. `logouts`: tells of those at all brokers of the cluster; None: sessions end
-    here alone."""
+    here alone. `wall_ms`: the wall clock, for when tokens end."""
 
     def __init__(
         self,
@@ -76,9 +78,11 @@ class Guard:
         secret: bytes = b"",
         ended: Callable[[Principal, str], None] = lambda principal, why: None,
         logouts: Callable[[], LogoutsPort] | None = None,
+        wall_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         self._ended = ended
         self._logouts = logouts
+        self._wall_ms = wall_ms
         self._token = token.encode()
         self._users = users
         self._tokens = tokens
@@ -145,6 +149,10 @@ class Guard:
 
     def _session(self, cookies: Mapping[str, str], now: int) -> ConsoleSession | None:
         found = self.sessions.find(cookie := cookies.get(COOKIE, ""), now)
+        if found is not None and (found.principal.expires_ms or math.inf) <= self._wall_ms():
+            self.sessions.close(cookie, now)
+            self._ended(found.principal, OVER)
+            return None
         if found is not None and found.stamp != self.stamp(found.principal):
             self.sessions.close(cookie, now)
             self._ended(found.principal, CHANGED)

@@ -6,7 +6,8 @@ Rules, kept here:
   `authentication_timeout_ms`. A locked connection takes only small frames, and only the requests of a login.
 - A wrong password and an unknown user are answered alike: the same text, after `failed_authentication_delay_ms`. Then
   the connection ends.
-- A session may have an end (`connections_max_reauth_ms`), and one by a token ends when the token does, at the latest.
+- A session may have an end (`connections_max_reauth_ms`), and one by a token ends when the token does, at the latest:
+  after as long as the token had left, or when the wall clock, which may have been set since, says that it is over.
   The connection is then locked again, until its peer has logged in anew (KIP-368). It must be the same user, whose
   groups may have changed. A waiting read of Kafka's protocol is answered then, without events (`proved_for`), so that a
   login behind it can begin; other waits go on. Requests of the native protocol may last for ever (watches): there the
@@ -230,6 +231,7 @@ class Entrance:
     _locked = False
     _until = math.inf  # when it is locked, or ends, on trio's clock
     _expires = math.inf  # when its peer's certificate expires, in seconds since the epoch
+    _token_ends = math.inf  # when the token expires with which its peer has logged in; likewise
     _barred = False  # no further request begins, whatever has come
     _endless = False  # its requests may last for ever
     _stands_on = NOBODY  # the authorities that vouch for its peer's certificate
@@ -237,7 +239,8 @@ class Entrance:
     @property
     def proved_for(self) -> float:
         """See PacedPort."""
-        return 0.0 if self._locked else max(0.0, self._until - trio.current_time())
+        left = min(self._until - trio.current_time(), self._token_ends - time.time())
+        return 0.0 if self._locked else max(0.0, left)
 
     @property
     def whose(self) -> str:
@@ -283,6 +286,7 @@ class Entrance:
     def _proved(self, proved: Proved, mechanism: str, lifetime_ms: int) -> None:
         self._locked = False
         self._until = trio.current_time() + lifetime_ms / 1000 if lifetime_ms else math.inf
+        self._token_ends = math.inf if proved.expires is None else proved.expires
         self._peer.principal = replace(
             self._peer.principal,
             name=proved.user,
@@ -332,7 +336,8 @@ class Entrance:
     def _lose(self, why: str) -> None:
         """Ends the connection, also while the peer waits for answers or goes on to send: nothing proves any more who it
         is."""
-        self._until, self._expires, self._stands_on = math.inf, math.inf, NOBODY
+        self._until = self._expires = self._token_ends = math.inf
+        self._stands_on = NOBODY
         self._tell_ended(why)
         self._barred = True
         self._end_waiting(f"the connection ends: {why}")
@@ -344,7 +349,8 @@ class Entrance:
         self._server.broker.audit.failed("SSL", self._peer.principal.host, "", why)
 
     def _time_is_over(self) -> None:
-        """Called when `_until` has come."""
+        """Called when `_until` or `_token_ends` has come."""
+        self._token_ends = math.inf
         login, shared = self._peer.login, self._admission.authenticator
         if shared is not None and login is not None and login.user is not None and not self._locked:
             self._locked = True

@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import math
 import socket
+import time
 from typing import TYPE_CHECKING
 
 import trio
@@ -164,7 +165,7 @@ class Channel(DescribedConnection, Inbound):
     def look(self, now: float) -> None:
         """Ends the connection when its peer is idle for too long, or too slow within a frame. Notices when a peer that
         is not read from has left. The server calls it regularly: that costs less than a timeout around each wait."""
-        if self._until <= now:
+        if self._until <= now or self._token_ends <= time.time():
             self._time_is_over()
         if self._stands_on:  # it has shown a certificate
             self._look_at_certificate()

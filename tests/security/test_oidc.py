@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -17,6 +18,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
+from krappy.broker import clock
 from krappy.console import attempts, oidc
 from krappy.console.security import COOKIE, HOST_ONLY
 from krappy.errors import ConfigError
@@ -166,6 +168,19 @@ def test_a_session_ends_with_its_token(http: httpx.Client, provider: IdentityPro
         assert http.post("/api/v1/login", json=come_back(provider, begin(http))).status_code == 401
     finally:
         provider.seconds = 3600.0
+
+
+def test_a_session_ends_with_its_token_by_a_clock_that_is_set(
+    http: httpx.Client, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert http.post("/api/v1/login", json=come_back(provider, begin(http))).status_code == 200
+    assert http.get("/api/v1/topics").status_code == 200
+    ahead = 2 * int(provider.seconds) * 1_000_000_000
+    there = SimpleNamespace(time_ns=lambda: time.time_ns() + ahead, monotonic_ns=time.monotonic_ns)
+    monkeypatch.setattr(clock, "time", there)
+    assert http.get("/api/v1/topics").status_code == 401
+    ahead = 0
+    assert http.get("/api/v1/topics").status_code == 401  # it has ended for good
 
 
 def test_logins_that_are_refused(
