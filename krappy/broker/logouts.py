@@ -4,7 +4,9 @@
     /config/sessions/user%3Abob    the same, of one user's sessions
 
 A session remembers the marks that it found when it was opened. It has ended if there are other marks now. The removal
-of a mark ends no session: a mark that is older than any session is removed at the next logout.
+of a mark ends no session: so a mark may go once it is older than any session. A broker knows that of a mark which it
+has seen for so long by its steady clock, whatever the time of day is in the mark: clocks are set, and differ. Until
+then a session that the mark has ended, but whose browser has sent nothing since, would go on without it.
 
 A mark that can't be stored, as while ZooKeeper is away, is tried again until it is: whoever wanted it can't ask again,
 for this broker has ended the session with which he did.
@@ -32,7 +34,7 @@ ENDED = "ended"  # the setting that has the mark
 # Everybody who is logged in may ask for a change.
 PAUSE = 1.0  # seconds between two changes for which the same user asks, so that he keeps nobody else waiting
 GAP = 0.1  # seconds between two changes by this broker
-KEPT_MS = 24 * 3600 * 1000  # a mark stays at least so long; sessions last half as long
+KEPT = 24 * 3600.0  # seconds for which a mark stays at least; sessions last half as long
 REMOVED = 100  # old marks that one change removes at most
 MADE = 100  # marks that one change makes at most: ZooKeeper ends a connection that sends a MB at once
 
@@ -47,6 +49,7 @@ class Logouts:
         self._turn = trio.Lock()
         self._next = 0.0  # when the next change may be made
         self._last: dict[str, float] = {}  # by the name of a znode, when it got its mark, if that is not long ago
+        self._seen: dict[str, tuple[str, float]] = {}  # by the name of a znode, its mark, and when that was seen first
 
     def marks(self, user: str) -> LogoutMarks:
         held = self._held()
@@ -105,7 +108,7 @@ class Logouts:
     async def _mark(self, names: set[str]) -> None:
         runtime = self._runtime
         mark = {ENDED: f"{runtime.now_ms()}-{secrets.token_hex(8)}"}
-        old = [name for name, held in self._held().items() if self._is_old(held)][:REMOVED]
+        old = self._old()[:REMOVED]
 
         async def made() -> list[Operation]:
             operations: list[Operation] = []
@@ -117,7 +120,7 @@ class Logouts:
                 found = await runtime.store.read(path)
                 if found is not None:
                     with reading(path):
-                        if self._is_old(znodes.settings(found.data)):
+                        if self._seen[name][0] == _mark(znodes.settings(found.data)):
                             operations.append(Delete(path, found.version))
             return operations
 
@@ -126,9 +129,14 @@ class Logouts:
     def _held(self) -> Mapping[str, Mapping[str, str]]:
         return self._runtime.image.configs.get(paths.SESSION_CONFIG, {})
 
-    def _is_old(self, held: Mapping[str, str]) -> bool:
-        since = _mark(held).partition("-")[0]
-        return not since.isdecimal() or self._runtime.now_ms() - int(since) > KEPT_MS
+    def _old(self) -> list[str]:
+        """The names of the znodes whose marks may go."""
+        now, before = trio.current_time(), self._seen
+        self._seen = {}
+        for name, held in self._held().items():
+            mark, since = before.get(name, ("", now))
+            self._seen[name] = (mark, since) if mark == _mark(held) else (_mark(held), now)
+        return [name for name, (_, since) in self._seen.items() if now - since > KEPT]
 
 
 def _of(user: str) -> str:

@@ -62,13 +62,37 @@ def test_a_mark_ends_the_sessions_that_were_opened_before_it(catalog: SyncCatalo
 
 def test_old_marks_go_and_end_nothing(catalog: SyncCatalog) -> None:
     here = Here(store=catalog.store)
-    trio.run(Logouts(here).end, "ada")  # type: ignore[arg-type]
-    ended = Logouts(here)  # type: ignore[arg-type]
-    since = ended.marks("ada")
-    here.now += logouts.KEPT_MS + 1
-    trio.run(ended.end, "bob")
-    assert set(here.image.configs["sessions"]) == {"user:bob"}
-    assert not ended.ended("ada", since)
+
+    async def main() -> None:
+        await Logouts(here).end("ada")  # type: ignore[arg-type]
+        ended = Logouts(here)  # type: ignore[arg-type]
+        since = ended.marks("ada")
+        await ended.end("bob")
+        await trio.sleep(logouts.KEPT - 1)
+        await ended.end("bob")  # a new mark, which is not old
+        assert set(here.image.configs["sessions"]) == {"user:ada", "user:bob"}
+        await trio.sleep(2)
+        await ended.end("cyd")
+        assert set(here.image.configs["sessions"]) == {"user:bob", "user:cyd"}
+        assert not ended.ended("ada", since)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("ahead", [logouts.KEPT, 2 * logouts.KEPT, -2 * logouts.KEPT])
+def test_a_mark_counts_at_brokers_whose_clocks_differ(catalog: SyncCatalog, ahead: float) -> None:
+    """The session's browser sends nothing until a broker whose clock is wrong has made a mark, too."""
+    here, other = Here(store=catalog.store), Here(store=catalog.store, now=Here.now + int(1000 * ahead) + 1)
+    quiet = Logouts(here).marks("ada")  # type: ignore[arg-type]
+
+    async def main() -> None:
+        await Logouts(here).end("ada")  # type: ignore[arg-type]
+        wrong = Logouts(other)  # type: ignore[arg-type]
+        for user in ("bob", "cyd"):
+            await wrong.end(user)
+        assert Logouts(here).ended("ada", quiet)  # type: ignore[arg-type]
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
 class Tree:
