@@ -1,18 +1,24 @@
-"""A coordinator of native groups is deposed, and does not know it yet. So two brokers serve the same group."""
+"""A coordinator of native groups, or of transactions, is deposed, and does not know it yet. So two brokers serve the
+same group, or transactional id."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 from krappy import blocking
-from krappy.broker.topics.internal_topics import SHARES
+from krappy.broker.topics.internal_topics import SHARES, TRANSACTIONS
 from krappy.core.cluster.coordinators import partition_of
 from krappy.core.cluster.state import NOBODY
 from krappy.errors import KrappyError
 from krappy.wire import messages as m
+from krappy.wire.kafka import Code
 from tests.cluster.brokers import ClusterProcesses
 from tests.cluster.cut_off import cut_off
+from tests.cluster.scattered_transactions import ScatteredProducer, coordinator_of
 from tests.cluster.test_native_groups import coordinator, fill
+from tests.kafka.transactional import Transactional
 from tests.peer import Peer
 from tests.process import Stopwatch, wait_until
 
@@ -92,3 +98,53 @@ def test_what_a_deposed_coordinator_takes_is_not_acknowledged_and_no_event_is_lo
                 consumer.ack(polled, wait=True)
                 found |= {event.offset for event in polled}
         assert not settled & found
+
+
+def until_taken(cluster: ClusterProcesses, name: str, ask: Callable[[Transactional], Code]) -> None:
+    """Asks the coordinator that broker 1 knows of, until that is another one than `CUT` and takes the request."""
+
+    def taken() -> bool:
+        found = cluster.partitions_at(1, TRANSACTIONS)
+        leader = found[partition_of(name, len(found))].leader
+        if leader in (CUT, NOBODY):
+            return False
+        with cluster.asked(leader) as raw:
+            return ask(Transactional(raw, name)) == Code.NONE
+
+    wait_until(taken, f"another one coordinates '{name}'")
+
+
+def test_a_deposed_coordinator_does_not_refuse_what_its_successor_allows(cluster: ClusterProcesses) -> None:
+    """The old coordinator is cut off from ZooKeeper alone. So it does not know what producers have done since. A client
+    that comes to it would take a refusal for final, and end."""
+    with cut_off(cluster, CUT) as cut:
+        ScatteredProducer(cluster, "first").init()  # the topic of transactions is made now
+        with cluster.asked(1) as raw:
+            raw.make("t")
+        for topic in ("t", TRANSACTIONS):
+            cluster.until_in_sync(topic)
+        cluster.spread(TRANSACTIONS)
+        names = [name for name in map("id-{}".format, range(100)) if coordinator_of(cluster, name) == CUT]
+        with cluster.asked(CUT) as raw:
+            goes_on, restarts, comes = (Transactional(raw, name) for name in names[:3])
+            for each in (goes_on, restarts):
+                each.init()
+            assert goes_on.add(("t", 0)) == [Code.NONE]
+            assert goes_on.end(commit=True) == Code.NONE
+
+            def begin(known: Transactional) -> Code:
+                """As `goes_on`, at another broker."""
+                known.id, known.epoch = goes_on.id, goes_on.epoch
+                return known.add(("t", 0))[0]
+
+            def take_over(known: Transactional, of: Transactional) -> Code:
+                told = known.ask_init()
+                of.id, of.epoch = told["producer_id"], told["producer_epoch"]
+                return Code(told["error_code"])
+
+            with cut():
+                until_taken(cluster, goes_on.name, begin)
+                for of in (restarts, comes):
+                    until_taken(cluster, of.name, partial(take_over, of=of))
+                told = {goes_on.end(commit=False), *restarts.add(("t", 0)), *comes.add(("t", 0))}
+            assert told <= {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE}

@@ -6,6 +6,8 @@ A broker that is alone coordinates all transactional ids. A broker of a cluster 
 - core/transactions.py decides. The next state is first made durable, then set in memory, then acted on.
 - All that follows from a state is done in the term in which it was read. When that is over, the next coordinator goes
   on.
+- A broker that was deposed, and does not know it yet, would refuse what its successor allows. For clients a refusal is
+  fatal. So it is told only once it is sure that the state which it follows from was the latest one (`_judged`).
 - One request at a time for each transactional id. The next one waits until the transaction that was ended is completed.
   A request is finished even if its client is gone.
 - To complete a transaction, a marker is written to each of its partitions, after all that was published there. Then the
@@ -33,7 +35,16 @@ from krappy.core import transactions as core
 from krappy.core.cluster.roles import Role
 from krappy.core.owned_memory import OwnedMemory
 from krappy.core.transactions import Transaction, TxnStage
-from krappy.errors import CoordinatorLoading, InvalidTransaction, KrappyError, Overloaded, UnknownProducerMapping
+from krappy.errors import (
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    InvalidTransaction,
+    KrappyError,
+    Overloaded,
+    ProducerFenced,
+    TransactionFenced,
+    UnknownProducerMapping,
+)
 from krappy.ports import TransactionalSender
 from krappy.ports.audit import whose
 from krappy.types import TopicPartition
@@ -46,6 +57,7 @@ if TYPE_CHECKING:
 
 EXPIRY_CHECK_S = 3600.0  # Kafka's transaction.remove.expired.transaction.cleanup.interval.ms
 RETRY_S = 1.0  # pause after the disk or another broker has refused
+REFUSALS = (InvalidTransaction, ProducerFenced, TransactionFenced, UnknownProducerMapping)  # that follow from a state
 MEMORY_SHARE = 4  # transactional ids may take 1/MEMORY_SHARE of the memory budget, in addition to it
 
 
@@ -187,15 +199,8 @@ class TransactionCoordinator:
                 if core.needs_new_id(found, expected_epoch):
                     with self._number.reserved(whose(), int(found is None)):
                         new_id = await self._producer_ids.new()
-                begun = core.begin(
-                    found,
-                    name,
-                    timeout_ms,
-                    self._now(),
-                    new_id=new_id,
-                    expected_id=expected_id,
-                    expected_epoch=expected_epoch,
-                )
+                begin = partial(core.begin, new_id=new_id, expected_id=expected_id, expected_epoch=expected_epoch)
+                begun = await self._judged(term, found, partial(begin, found, name, timeout_ms, self._now()))
                 if begun.prepared:
                     await self._runtime.decisions.wait()
                 await self._save(term, begun)
@@ -248,7 +253,8 @@ class TransactionCoordinator:
             new_id = core.NO_ID
             if bumps and core.needs_id_to_end(found, epoch):
                 new_id = await self._producer_ids.new()
-            ended = core.end(found, producer_id, epoch, self._now(), commit=commit, bumps=bumps, new_id=new_id)
+            end = partial(core.end, found, producer_id, epoch, self._now(), commit=commit, bumps=bumps, new_id=new_id)
+            ended = await self._judged(term, found, end)
             if ended is not found:
                 await self._runtime.decisions.wait()
                 await self._save(term, ended)
@@ -266,36 +272,45 @@ class TransactionCoordinator:
         counts if one of its groups is in the transaction. Gives the transaction's number. Raises InvalidTransaction,
         ProducerFenced; CoordinatorNotAvailable, NotCoordinator."""
 
-        def check() -> Transaction:
-            found = self._all.get(name)
+        def check(found: Transaction | None) -> Transaction:
             if found is None or found.producer_id != producer_id:
                 raise InvalidTransaction(f"producer {producer_id} does not have the transactional id '{name:.100}'")
             parts = found.partitions | group_parts(self._runtime.image, found.groups)
             core.check_write(found._replace(partitions=parts), epoch, at)
             return found
 
-        term = self.keeper.term(name)
-        found = check()
-        if not term.is_sure:
-            async with self._turns.of(name):
-                await self._be_sure(self.keeper.term(name), check())
-                found = check()
-        return found.number
+        if self.keeper.term(name).is_sure:
+            return check(self._all.get(name)).number
+        async with self._turns.of(name):
+            term, found = self.keeper.term(name), self._all.get(name)
+            await self._be_sure(term, found)
+            return check(found).number
 
-    async def _be_sure(self, term: Term, found: Transaction) -> None:
+    async def _judged(self, term: Term, found: Transaction | None, judge: Callable[[], Transaction]) -> Transaction:
+        """What a request does to the state that was found. The caller has the name's turn. Raises what `judge` raises,
+        which is one of core's functions, and as `_be_sure`."""
+        try:
+            return judge()
+        except REFUSALS:
+            await self._be_sure(term, found)
+            raise
+
+    async def _be_sure(self, term: Term, found: Transaction | None) -> None:
         """Returns once it is sure that nobody had taken this broker's place before the call. Without a read lease, for
-        example while ZooKeeper is away, the state is written once more: if it is committed, that is sure. The caller
-        has the name's turn."""
-        if not term.is_sure:
-            await term.save(found)
+        example while ZooKeeper is away, the state is written once more: if it is committed, that is sure. Without a
+        state there is nothing to write: then it raises CoordinatorNotAvailable. The caller has the name's turn."""
+        if term.is_sure:
+            return
+        if found is None:
+            raise CoordinatorNotAvailable("another broker may coordinate the transactional id by now: ask again")
+        await term.save(found)
 
     async def readable(self, name: str) -> Transaction | None:
         """What is true of an id now. Raises CoordinatorNotAvailable, NotCoordinator."""
         async with self._turns.of(name):
             term = self.keeper.term(name)
             found = self._all.get(name)
-            if found is not None:
-                await self._be_sure(term, found)
+            await self._be_sure(term, found)
             return found
 
     def check_sender(self, producer_id: int, sender: TransactionalSender | None) -> None:
@@ -328,7 +343,7 @@ class TransactionCoordinator:
         async with self._turns.of(name):
             term = self.keeper.term(name)
             found = self._all.get(name)
-            changed = change(found, self._now())
+            changed = await self._judged(term, found, lambda: change(found, self._now()))
             if changed is not found:
                 if found is None or found.stage is not TxnStage.ONGOING:
                     await self._runtime.decisions.wait()
