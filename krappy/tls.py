@@ -12,9 +12,11 @@ Rules, kept here:
   with the same bytes and is not shorter: these were taken already, and are being sent. It takes at most `PIECE` bytes
   at a time.
 - Nothing is ever sent without encryption, but for `reject`.
-- A client may send a few certificates besides its own. OpenSSL keeps them, in three times their size, with the
-  connection and with its session, which others of that client may resume: of TLS 1.2, up to 20,480 sessions for five
-  minutes. A client that sends more, or longer ones, is refused, and its session is not kept.
+- A client may send a few certificates besides its own. OpenSSL keeps them, in four times their size, with the
+  connection and with its session, which others of that client may resume: of TLS 1.2, for five minutes, if the client
+  does not keep the session itself (a ticket). A client that sends more, or longer ones, is refused, and its session is
+  not kept. OpenSSL would keep 20,480 sessions, up to 1 GB, and Python can't tell it another number. So when there are
+  `KEPT_SESSIONS`, a further one with certificates is forgotten as its connection ends.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ FRUITLESS = 64 << 10  # four times as many as the largest record has
 RECORD = 16 << 10  # bytes that are encrypted at a time: OpenSSL keeps as much memory for each connection
 PIECE = 256 << 10  # bytes of one `recv` or `send`, which takes about 0.1 ms
 MOST_CERTIFICATES, LONGEST_CHAIN = 6, 12 << 10  # certificates that a client may send, and their bytes
+KEPT_SESSIONS = 1_000  # of a context: 50 MB at most
 
 
 class TlsSocket(socket.socket):
@@ -207,11 +210,17 @@ class TlsSocket(socket.socket):
                 if not super().recv(64 << 10):
                     break
 
+    @property
+    def _is_one_too_many(self) -> bool:
+        """Whether its session has certificates, and OpenSSL keeps it and many others."""
+        kept = self._tls.version() == "TLSv1.2" and self.context.session_stats()["number"] > KEPT_SESSIONS
+        return kept and bool(self.getpeercert(binary=True))
+
     def close(self) -> None:
         """Tells the peer that nothing more comes, if this is the server's side, and closes the socket. (A client's may
-        be a copy in a forked process, which must not say anything.) A peer that was refused is told nothing: OpenSSL
-        then forgets the session."""
-        if self._server_side and self.fileno() >= 0 and not self._refused:
+        be a copy in a forked process, which must not say anything.) A peer whose session must not be kept is told
+        nothing: OpenSSL then forgets the session."""
+        if self._server_side and self.fileno() >= 0 and not (self._refused or self._is_one_too_many):
             with suppress(OSError, ValueError):
                 self._tls.unwrap()
             with suppress(OSError, ValueError):

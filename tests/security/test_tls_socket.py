@@ -15,13 +15,16 @@ import ssl
 import struct
 import termios
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 
+from krappy import tls
 from krappy.server.sockets import has_left
 from krappy.tls import MOST_CERTIFICATES, PART, PIECE, TlsSocket, client_context
 from tests.process import wait_until
@@ -196,6 +199,47 @@ def test_who_sends_many_certificates_or_long_ones_is_refused_and_forgotten(
         thread.join(60)
     del server, told
     assert context.session_stats()["number"] == (0 if refused else 1)
+
+
+@pytest.mark.parametrize("shows", [True, False])
+def test_few_sessions_with_certificates_are_kept(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, shows: bool
+) -> None:
+    """The others are forgotten when their connections end, and their clients have to show their certificates again."""
+    most, count = 3, 8
+    monkeypatch.setattr(tls, "KEPT_SESSIONS", most)
+    context = context_of(authority.issue("127.0.0.1"))
+    if shows:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(authority.ca)
+    client = authority.context(authority.issue("client", subject="ada"))
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    client.options |= ssl.OP_NO_TICKET  # so that the server keeps the session
+    sessions: list[ssl.SSLSession | None] = []
+
+    def connect(session: ssl.SSLSession | None = None) -> bool:
+        """Whether the session was resumed."""
+        sock = socket.create_connection(listener.getsockname(), 60)
+        with client.wrap_socket(sock, server_hostname="127.0.0.1", session=session) as made:
+            with contextlib.suppress(ssl.SSLEOFError):  # the end was not announced
+                made.recv(1)
+            sessions.append(made.session)
+            return made.session_reused is True
+
+    def serve(connect: Callable[[], bool]) -> bool:
+        with ThreadPoolExecutor(1) as pool:
+            told = pool.submit(connect)
+            with TlsSocket(context, listener.accept()[0]) as server:
+                greet(server)
+            return told.result()
+
+    with listening() as listener:
+        for _ in range(count):
+            assert not serve(connect)
+        kept = most if shows else count
+        assert context.session_stats()["number"] == kept
+        resumed = [serve(partial(connect, session)) for session in sessions[:count]]
+    assert resumed == [True] * kept + [False] * (count - kept)
 
 
 def update_keys(sock: ssl.SSLSocket, *, both: bool = False) -> None:
