@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -95,33 +95,48 @@ class InternalTable:
         self._sent += 1
         later.then(partial(self._settled, self._sent))
 
+    def write_parts(
+        self,
+        name: str,
+        puts: Mapping[bytes, bytes],
+        deletes: Sequence[bytes],
+        headers: Mapping[bytes, Headers] = NO_HEADERS,
+    ) -> None:
+        """As `write`, but in several batches if one can't hold all: first the puts, in their order, then the deletes.
+        For what may be there in part after a kill."""
+        for some in self._parts([*puts, *deletes], puts, headers):
+            told = {key: puts[key] for key in some if key in puts}
+            self.write(name, told, [key for key in some if key not in puts], headers)
+
     def delete(self, name: str) -> None:
         """Deletes the keys of a name in their order, in several batches if one can't hold them: the last key says that
         the name exists."""
         found = sorted(self._keys.get(name, ()), key=self._of.order)
-        for some in self._parts(found, len):
-            self.write(name, {}, some)
+        self.write_parts(name, {}, found)
 
     async def move_in(
         self, name: str, puts: Mapping[bytes, bytes], headers: Mapping[bytes, Headers] = NO_HEADERS
     ) -> None:
         """Writes the keys of a name that is not there yet, in their order, in several batches if one can't hold them.
         Without the last key the name is not complete. On return it is committed. Raises as `write`."""
-        for some in self._parts(sorted(puts, key=self._of.order), lambda key: len(key) + len(puts[key])):
+        for some in self._parts(sorted(puts, key=self._of.order), puts, headers):
             self.write(name, {key: puts[key] for key in some}, [], headers)
             await self.written().wait()
 
-    def _parts(self, keys: list[bytes], size: Callable[[bytes], int]) -> Iterator[list[bytes]]:
-        """Splits the keys into lists whose records fit into one batch. `size`: the bytes of a record without its
-        frame."""
+    def _parts(
+        self, keys: list[bytes], puts: Mapping[bytes, bytes], headers: Mapping[bytes, Headers]
+    ) -> Iterator[list[bytes]]:
+        """Splits the keys into lists whose records fit into one batch."""
         most = self.partition.config.max_message_bytes - batches.HEADER_SIZE
         part, left = list[bytes](), most
         for key in keys:
-            left -= size(key) + FRAME
-            if left < 0 and part:
+            told = sum(len(value or b"") for _, value in headers.get(key, ()))
+            size = len(key) + len(puts.get(key, b"")) + told + FRAME
+            if size > left and part:
                 yield part
-                part, left = [], most - size(key) - FRAME
+                part, left = [], most
             part.append(key)
+            left -= size
         if part:
             yield part
 

@@ -56,7 +56,7 @@ class ReplicatedGroups(InternalTables[Groups]):
         ids = {at[0]: topic.id for at in states if (topic := self._runtime.topics.get(at[0])) is not None}
         table = self.table_of(group)
         puts, headers = self._rows_of(group, settings, states, ids)
-        table.write(group, puts, [], headers)
+        table.write_parts(group, puts, [], headers)
         return table.written()
 
     def is_sure(self, name: str) -> bool:
@@ -70,7 +70,7 @@ class ReplicatedGroups(InternalTables[Groups]):
 
     def delete_states(self, group: str, partitions: list[At]) -> Later[None]:
         table = self.table_of(group)
-        table.write(group, {}, [group_key(STATE, group, *at) for at in partitions])
+        table.write_parts(group, {}, [group_key(STATE, group, *at) for at in partitions])
         return table.written()
 
     async def synced(self, writes: Iterable[Later[None] | None]) -> None:
@@ -82,7 +82,7 @@ class ReplicatedGroups(InternalTables[Groups]):
         self, group: str, settings: bytes | None, states: Mapping[At, bytes], ids: Mapping[str, bytes]
     ) -> tuple[dict[bytes, bytes], dict[bytes, Headers]]:
         """The rows to write, and their headers. `ids`: of topics, by name. States in other topics are left out."""
-        puts: dict[bytes, bytes] = {}
+        puts = {} if settings is None else {group_key(GROUP, group): settings}  # first: without them no state counts
         headers: dict[bytes, Headers] = {}
         for at, state in states.items():
             if at[0] in ids:
@@ -91,8 +91,6 @@ class ReplicatedGroups(InternalTables[Groups]):
                 puts[key] = ids[at[0]] + plain
                 if lineage:
                     headers[key] = ((LINEAGE, lineage),)
-        if settings is not None:
-            puts[group_key(GROUP, group)] = settings
         return puts, headers
 
     # --- InternalTables
@@ -104,7 +102,7 @@ class ReplicatedGroups(InternalTables[Groups]):
             if not self._is_there(key, value):  # its topic was deleted while nobody coordinated the group
                 gone.setdefault(group_of(key), []).append(key)
         for name, keys in gone.items():
-            table.write(name, {}, keys)
+            table.write_parts(name, {}, keys)
         known = {group_of(key) for key, *_ in rows if state_at(key) is None}
         ids = {name: topic.id for name, topic in self._runtime.image.topics.items()}
 

@@ -58,7 +58,9 @@ class ReplicatedKeeper(InternalTables[Groups]):
 
     def write(self, change: GroupChange) -> None:
         table = self.table_of(change.group)
-        table.write(change.group, *self._rows_of(table, change))
+        # Each offset counts by itself. A group's state and its members do not.
+        write = table.write if change.members else table.write_parts
+        write(change.group, *self._rows_of(table, change))
 
     def delete(self, group: str) -> None:
         self.table_of(group).delete(group)
@@ -149,7 +151,7 @@ class ReplicatedKeeper(InternalTables[Groups]):
             pending = [at for at, offset in kept.pending.items() if self._is_gone(at[1], offset)]
             if offsets or pending:
                 change = GroupChange(name, offsets=dict.fromkeys(offsets), pending=dict.fromkeys(pending))
-                table.write(name, *self._rows_of(table, change))
+                table.write_parts(name, *self._rows_of(table, change))
                 for at in offsets:
                     del kept.offsets[at]
                 for pending_at in pending:
