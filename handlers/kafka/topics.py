@@ -6,7 +6,7 @@ One request creates at most `MAX_PARTITIONS` partitions of a topic, as in Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from krappy.core.cluster.placement import Placement
 from krappy.core.security import needs
@@ -186,7 +186,7 @@ async def delete_topics(session: KafkaSessionPort, request: Message, version: in
     else:
         asked = list(request["topics"])
     deadline = _deadline(session, request)
-    meant = [(topic, _name(session, topic)) for topic in asked]  # before any of them is deleted
+    meant = await _meant(session, asked)  # before any of them is deleted
     twice = more_than_once(name for _, name in meant if name is not None)
     once: dict[str | int, tuple[Message, str | None]] = {}  # a name that is meant several times gets one answer
     for index, each in enumerate(meant):
@@ -231,12 +231,12 @@ def _check_time(session: KafkaSessionPort, deadline: float | None) -> None:
         raise RefusedApi(Code.REQUEST_TIMED_OUT, "the time allowed was over before this topic's turn came")
 
 
-def _name(session: KafkaSessionPort, topic: Message) -> str | None:
-    """The name of the topic that an entry of the request means; None when no topic has its id."""
-    if topic["name"] is not None:
-        return str(topic["name"])
-    found = session.access.find_topic_by_id(topic["topic_id"], Op.DESCRIBE)
-    return None if found is None else str(found.name)
+async def _meant(session: KafkaSessionPort, asked: Sequence[Message]) -> list[tuple[Message, str | None]]:
+    """The entries of the request, each with the name of the topic that it means: None when no topic has its id."""
+    ids = {each["topic_id"] for each in asked if each["name"] is None} - {UUID_ZERO}
+    found = await session.access.topics_to_change(ids, Op.DESCRIBE)
+    names = {topic.id: topic.name for topic in found if topic is not None}
+    return [(each, names.get(each["topic_id"]) if each["name"] is None else each["name"]) for each in asked]
 
 
 UNKNOWN = -1  # the low watermark of a partition that was not changed

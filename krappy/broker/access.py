@@ -248,6 +248,15 @@ class Access:
         await self._broker.changes.hear_of(name)
         return self._topics.get(name)
 
+    async def topics_to_change(self, ids: Iterable[bytes], op: Op) -> list[Topic | None]:
+        """As `find_topic_by_id` of each, for a change: a topic that another broker has made just now is there."""
+        ids = list(ids)
+        found = [self.find_topic_by_id(id, op) for id in ids]
+        if None not in found:
+            return found
+        await self._broker.changes.hear_of_all()
+        return [self.find_topic_by_id(id, op) for id in ids]
+
     async def delete_topic(self, name: str, id: bytes | None = None) -> None:
         """DELETE. `id`: the topic's id; a topic of this name with another id is not deleted. Raises UnknownTopic."""
         self.check(Resource.TOPIC, name, Op.DELETE)

@@ -191,6 +191,19 @@ def test_kafkas_clients_change_a_topic_at_once_at_a_broker_that_did_not_make_it(
             assert [each["error_code"] for each in third.ask(ApiKey.CREATE_PARTITIONS, more)["results"]] == [0]
 
 
+def test_kafkas_clients_delete_a_topic_by_its_id_at_once_at_a_broker_that_did_not_make_it(
+    cluster: ClusterProcesses,
+) -> None:
+    with cluster.asked(1) as first, cluster.asked(2) as second:
+        for number in range(20):
+            shape = {"num_partitions": 1, "replication_factor": 3, "assignments": [], "configs": []}
+            body = {"topics": [{"name": f"by-id{number}", **shape}], "timeout_ms": 30_000, "validate_only": False}
+            [made] = first.ask(ApiKey.CREATE_TOPICS, body)["topics"]
+            meant = {"name": None, "topic_id": made["topic_id"]}
+            [deleted] = second.ask(ApiKey.DELETE_TOPICS, {"topics": [meant], "timeout_ms": 30_000})["responses"]
+            assert (deleted["name"], deleted["error_code"]) == (made["name"], 0)
+
+
 def test_groups_at_any_broker(cluster: ClusterProcesses, webs: dict[int, Web]) -> None:
     topic = make(cluster, "shared", (1, 2, 3))
     for key in KEYS:

@@ -8,7 +8,7 @@ If a topic was deleted just now, another topic of its name is made once nobody s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -137,7 +137,15 @@ class ClusterTopicChanges(TopicChanges):
         with suppress(InvalidTopic):
             check_topic_name(name)
             if await runtime.store.read(paths.topic(name)) is not None:
-                await wait_any([runtime.topics.changed, runtime.stopping], lambda: name in runtime.topics, HEARING_S)
+                await self._wait_for([name])
+
+    async def hear_of_all(self) -> None:
+        await self._wait_for(await self._runtime.store.children(paths.TOPICS))
+
+    async def _wait_for(self, names: Sequence[str]) -> None:
+        topics = self._runtime.topics
+        of_interest = [topics.changed, self._runtime.stopping]
+        await wait_any(of_interest, lambda: all(name in topics for name in names), HEARING_S)
 
     async def delete(self, name: str, id: bytes | None) -> None:
         runtime = self._runtime

@@ -200,6 +200,9 @@ class TopicChanges:
     async def hear_of(self, name: str) -> None:
         """To be called before an existing topic is changed: another broker may have made it just now."""
 
+    async def hear_of_all(self) -> None:
+        """As `hear_of`, for a topic whose name is not known."""
+
     async def delete(self, name: str, id: bytes | None) -> None:
         runtime = self._runtime
         async with self.locks.of(name):
