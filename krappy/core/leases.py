@@ -17,7 +17,7 @@ Rules of this file, and of `keyed_leases` which adds the order of keys:
   lease count a delivery; leased alone, only the one that crashes it becomes dead.
 - An ack may be repeated: settled events stay settled. Any member may also ack events that wait after a delivery: it may
   have been late, or have lost its connection, and still have done the work. An ack is refused only for events that
-  another member holds, that are dead, or that were never leased.
+  another member holds, that are dead, that were buried (`buried.py`), or that were never leased.
 - Offsets that do not exist (removed by the cleaner or retention) are settled as soon as a read of the log shows it.
 - Events are settled in one history of the log, that of `lineage`. Where a log has another history, `cut` takes the
   state back, and an ack for an event of the old history is refused.
@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple, Self
 
+from krappy.core.buried import Buried
 from krappy.core.lineage import Lineage, split_lineage, with_lineage
 from krappy.core.runs import DEAD, DELAYED, LEASED, WAITING, OffsetRun, Runs, Span
 
@@ -75,6 +76,7 @@ class Leases:
         self._counts = [0, 0, 0, 0]  # events by state
         self.due: int | None = None  # when the next lease or delay ends (ms), or earlier; None: there is none
         self.buried = 0  # events that went to the dead-letter topic
+        self._buried = Buried()
         self.lineage = Lineage()  # of the events before `frontier`, as far as it is known
 
     # --- how it stands
@@ -282,13 +284,14 @@ class Leases:
                 self._settle(self._runs.carve(run, first, last))
             else:
                 lost.append((max(first, run.first), min(last, run.last)))
-        return self._beyond(lost, first, last)
+        return self._beyond(sorted(lost + self._buried.among(first, last)), first, last)
 
     def nack(self, now: int, member: str, first: int, last: int, delay_ms: int = 0) -> list[Span]:
         """Gives these events back, to wait `delay_ms` before they are leased again.
 
         With key order the later events of their keys go back too. Events that wait or are settled stay as they are.
-        Returns the events that the member can't give back, as `ack` does.
+        Returns the events that the member can't give back, as `ack` does, but not those that were buried: a nack whose
+        answer was lost is sent again, and may have been the last one.
         """
         lost: list[Span] = []
         back: list[OffsetRun] = []
@@ -301,8 +304,8 @@ class Leases:
         return self._beyond(lost, first, last)
 
     def extend(self, now: int, member: str, first: int, last: int, lease_ms: int) -> list[Span]:
-        """Lets the leases on these events expire `lease_ms` from now instead. Returns the unsettled events that are not
-        leased to the member."""
+        """Lets the leases on these events expire `lease_ms` from now instead. Returns the events that are neither
+        leased to the member nor acknowledged."""
         lost: list[Span] = []
         due = now + lease_ms
         for run in self._runs.between(first, last):
@@ -312,7 +315,7 @@ class Leases:
             else:
                 lost.append((max(first, run.first), min(last, run.last)))
         self._runs.join(first, last)
-        return self._beyond(lost, first, last)
+        return self._beyond(sorted(lost + self._buried.among(first, last)), first, last)
 
     def held_by(self, member: str, first: int, last: int) -> list[Span]:
         """The events among these that are leased to the member."""
@@ -405,6 +408,7 @@ class Leases:
                 run = self._runs.carve(run, first, last)
                 self.buried += len(run)
                 self._settle(run)
+                self._buried.add(run.first, run.last)
 
     def limit_deliveries(self, max_deliveries: int) -> None:
         """Sets another limit. Waiting events that have reached it become dead."""
@@ -433,6 +437,7 @@ class Leases:
             self._settle_all(end, self.frontier)
             self.frontier = end
             self.lineage.cut(end)
+            self._buried.cut(end)
 
     def _settle_all(self, first: int, last: int) -> None:
         for run in self._runs.between(first, last):
@@ -444,7 +449,7 @@ class Leases:
         self._runs = Runs()
         self._counts = [0, 0, 0, 0]
         self.due = None
-        self.buried = 0
+        self.buried, self._buried = 0, Buried()
 
     # --- state as plain numbers
 

@@ -39,6 +39,7 @@ class Model:
         self.by_key = by_key
         self.frontier = self.known = 0
         self.events: dict[int, Unsettled] = {}
+        self.buried: set[int] = set()
 
     @property
     def floor(self) -> int:
@@ -118,7 +119,7 @@ class Model:
     def may_ack(self, offset: int, member: str) -> bool:
         event = self.events.get(offset)
         if event is None:
-            return offset < self.frontier
+            return offset < self.frontier and offset not in self.buried
         return event.member == member or (event.deliveries > 0 and event.state in (WAITING, DELAYED))
 
 
@@ -223,7 +224,7 @@ class SharedPartition(RuleBasedStateMachine):
         self.poll(member, max_records, read, back, lease_ms)
 
     def draw_range(self, data: st.DataObject) -> tuple[int, int]:
-        first = data.draw(st.integers(self.leases.floor, self.leases.frontier + 2))
+        first = data.draw(st.integers(max(0, self.leases.floor - 3), self.leases.frontier + 2))
         return first, data.draw(st.integers(first, first + 8))
 
     @rule(member=members, data=st.data())
@@ -248,7 +249,9 @@ class SharedPartition(RuleBasedStateMachine):
     @rule(member=members, delay=st.sampled_from([0, 0, 5, 50]), data=st.data())
     def nack(self, member: str, delay: int, data: st.DataObject) -> None:
         first, last = self.draw_range(data)
-        refused = [o for o in range(first, last + 1) if not self.model.may_ack(o, member)]
+        refused = [
+            o for o in range(first, last + 1) if not self.model.may_ack(o, member) and o not in self.model.buried
+        ]
         assert _flat(self.leases.nack(self.now, member, first, last, delay)) == refused
         mine = [o for o, e in self.model.events.items() if first <= o <= last and e.member == member]
         self.model.take_back(mine, self.now + delay if delay else 0)
@@ -259,7 +262,9 @@ class SharedPartition(RuleBasedStateMachine):
         refused = [
             o
             for o in range(first, last + 1)
-            if o >= self.model.frontier or (o in self.model.events and self.model.events[o].member != member)
+            if o >= self.model.frontier
+            or o in self.model.buried
+            or (o in self.model.events and self.model.events[o].member != member)
         ]
         assert _flat(self.leases.extend(self.now, member, first, last, lease_ms)) == refused
         for offset, event in self.model.events.items():
@@ -299,6 +304,7 @@ class SharedPartition(RuleBasedStateMachine):
                 assert self.model.events[offset].state == DEAD
                 self.model.settle(offset)
                 self.settled.add(offset)
+                self.model.buried.add(offset)
 
     @rule(max_deliveries=st.integers(1, 7))
     def other_limit(self, max_deliveries: int) -> None:
@@ -311,6 +317,7 @@ class SharedPartition(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.leases = self.reloaded()
+        self.model.buried.clear()
         for event in self.model.events.values():
             due = event.due if event.state == DELAYED else 0
             dead = event.deliveries >= self.max_deliveries

@@ -15,6 +15,7 @@ from krappy.records import batch
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire import messages as m
 from tests.handlers.raw import Raw
+from tests.process import wait_until
 
 FOREVER = 60_000  # ms; a poll that waits so long has failed
 
@@ -106,6 +107,24 @@ def test_only_members_may_settle(raw: Raw) -> None:
     with pytest.raises(errors.UnknownHandle):
         raw.call(m.Ack(member, [("t", 0, 0, 1)]))
     assert raw.call(m.Poll(join(raw).handle)).leases == [["t", 0, 0, 1, 2]]
+
+
+def test_who_acknowledges_what_is_in_the_dead_letter_topic_is_told(raw: Raw) -> None:
+    """The member was too late. That its events were given up it may say again, after a lost connection."""
+    publish(raw, 4)
+    handle = join(raw, max_deliveries=1).handle
+    for _ in range(4):
+        raw.call(m.Poll(handle))
+    raw.call(m.Ack(handle, [("t", 0, 0, 0)]))
+    raw.call(m.Nack(handle, [("t", 0, 1, 2)]))
+    wait_until(lambda: raw.call(m.Positions("g")).offsets[0] == ["t", 0, 3], "they are in the dead-letter topic")
+    requests: list[m.Request] = [m.Ack(handle, [("t", 0, 0, 3)]), m.Extend(handle, [("t", 0, 0, 3)], 10)]
+    for request in requests:
+        with pytest.raises(errors.LeaseLost) as refused:
+            raw.call(request)
+        assert refused.value.lost == [["t", 0, 1, 2]]
+    assert raw.call(m.Positions("g")).offsets[0] == ["t", 0, 4]
+    raw.call(m.Nack(handle, [("t", 0, 1, 2)]))
 
 
 def test_a_member_has_no_part_in_a_topic_that_is_made_anew(raw: Raw) -> None:

@@ -119,7 +119,7 @@ class Consumer(Opened):
         up, if there is one; so do the next poll and leaving.
 
         `wait`: returns when these and all earlier acks are durable. Raises LeaseLost when another member has one of
-        the events by now; the others are acknowledged all the same.
+        the events by now, or it went to the dead-letter topic; the others are acknowledged all the same.
         """
         core = self._opened or self._core
         if wait:

@@ -113,7 +113,9 @@ class Sought(Answer, kind=11):
 class Ack(Request, kind=6):
     """Acknowledges events: they are delivered no more. To acknowledge one twice is no error. An event whose lease has
     run out may still be acknowledged, unless another member has got it. LEASE_LOST means that some of the events are
-    now leased to others, or gone; the rest is acknowledged.
+    now leased to others, went to the dead-letter topic, or are gone; the rest is acknowledged. The coordinator knows
+    the last 100 runs that went to the dead-letter topic, until it is restarted or another broker takes its place: of
+    others the acknowledgement does nothing.
     """
 
     handle: U32  # of a member
