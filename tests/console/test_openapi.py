@@ -104,6 +104,9 @@ class Stub:
     provider_login = None
     secret = b""
 
+    def now_ms(self) -> int:
+        return 0
+
     def times(self, protocol: str) -> None:
         return None
 
