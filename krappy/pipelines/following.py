@@ -103,7 +103,7 @@ def names(spark: SparkSession, folder: str) -> list[str]:
     """The names of what is in a folder; none if it does not exist, or over Spark Connect."""
     if not hasattr(spark, "_jsparkSession"):
         return []
-    files, path = _place(spark, folder)
+    files, path = place(spark, folder)
     return [str(each.getPath().getName()) for each in files.listStatus(path)] if files.exists(path) else []
 
 
@@ -116,7 +116,7 @@ def make_folder(spark: SparkSession, folder: str) -> None:
     if not hasattr(spark, "_jsparkSession"):
         return
     try:
-        files, path = _place(spark, folder)
+        files, path = place(spark, folder)
         why = None if files.mkdirs(path) else "its file system refuses that"
     except Py4JJavaError as error:
         why = str(error.java_exception.getMessage())
@@ -126,7 +126,7 @@ def make_folder(spark: SparkSession, folder: str) -> None:
         )
 
 
-def _place(spark: SparkSession, folder: str) -> tuple[Any, Any]:
+def place(spark: SparkSession, folder: str) -> tuple[Any, Any]:
     """The file system of a folder, and its path there."""
     jvm: Any = spark._jvm
     path = jvm.org.apache.hadoop.fs.Path(folder)

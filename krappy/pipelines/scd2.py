@@ -19,6 +19,7 @@ from pyspark.sql import functions as sf
 from krappy.errors import ConfigError
 from krappy.pipelines import archive
 from krappy.pipelines.following import Tell, silent
+from krappy.pipelines.replacing import write_whole
 from krappy.spark.options import texts
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def run(
 
     Args:
         archive_path: the archive to read. None: reads the events that the broker still has.
-        overwrite: whether an existing folder is replaced.
+        overwrite: whether an existing folder is replaced, once the new history is whole.
 
     Raises ConfigError if `to` is an archive, which would be lost.
     """
@@ -53,7 +54,7 @@ def run(
         options = texts({"address": address, "subscribe": topic, "columns": "key,value,partition,offset,timestamp"})
         events = spark.read.format("krappy").options(**options).load()
     tell(f"the history of {topic} goes to {to}")
-    history(events).write.mode("overwrite" if overwrite else "errorifexists").parquet(to)
+    write_whole(history(events), to, overwrite=overwrite)
     return spark.read.parquet(to).count()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as sf
 
 from krappy.blocking import Client
@@ -184,6 +185,31 @@ def test_scd2(
             scd2.run(spark, PEOPLE, path, archive_path=archived, address=address, overwrite=True)
     count = scd2.run(spark, VISITS, to, address=address, overwrite=True)
     assert count == len(events(client, VISITS))
+
+
+def test_a_history_is_replaced_as_a_whole(
+    spark: SparkSession, client: Client, address: str, tmp_path: Path, path: str
+) -> None:
+    """A run that fails leaves the old one; so does one that is killed, at the latest for the next run."""
+    to, damaged = tmp_path / "history", tmp_path / "archive"
+    new, old = tmp_path / "_history.new", tmp_path / "_history.old"
+    replaced = partial(scd2.run, spark, VISITS, str(to), overwrite=True)
+    count = replaced(address=address)
+    shutil.copytree(path, damaged, ignore=shutil.ignore_patterns("_*", "*.crc"))
+    files = [each for each in damaged.rglob("*.parquet") if f"topic={VISITS}" in str(each)]
+    files[0].write_bytes(bytes(files[0].stat().st_size))
+    for _ in range(2):
+        with pytest.raises(Exception, match=r"not a Parquet file|FAILED_READ_FILE"):
+            replaced(archive_path=str(damaged))
+        assert spark.read.parquet(str(to)).count() == count
+    shutil.copytree(to, new)
+    to.rename(old)  # as a kill between the two renames leaves them
+    with pytest.raises(AnalysisException, match="already exists"):
+        scd2.run(spark, VISITS, str(to), address=address)
+    assert spark.read.parquet(str(to)).count() == count
+    shutil.copytree(to, old)  # as a kill before the last step leaves them
+    assert replaced(address=address) == count
+    assert sorted(tmp_path.iterdir()) == [damaged, to]
 
 
 Event3 = tuple[bytes | None, bytes | None, int]  # key, value, hour
