@@ -9,7 +9,9 @@
 - A partition whose log has been shortened, as the leader's was before, is named again: the leader waits for that.
 - A partition that is throttled is named only while the quota has room, and for a second's worth of bytes (KIP-73).
 - A partition that is added while its leader holds a request does not wait for the answer: the request is given up, with
-  its connection, but not earlier than `HELD_S` after it was sent.
+  its connection. But not earlier than `HELD_S` after it was sent, nor before it has lasted as long as connecting did
+  (with TLS and a login, at a leader that is busy): many partitions may be added one after the other, as when a broker
+  dies, and each would end what the one before had begun. For that reason no attempt to connect is given up.
 """
 
 from __future__ import annotations
@@ -137,6 +139,7 @@ class LeaderFetch:
         self._scope = trio.CancelScope()
         self._held = trio.CancelScope()  # of the request that is outstanding
         self._sent = 0.0  # when it was sent
+        self._held_s = HELD_S  # after which it may be given up
         self._failed = ""  # the failure that has been reported, if no answer has come since
         self._errands: Errands[Hashable]  # what came is put on disk
 
@@ -157,7 +160,7 @@ class LeaderFetch:
             made = FollowedPartition(given[key], pause_s, self._owner.report)
             self._followed[key] = self._unnamed[key] = made
         if came:
-            self._held.deadline = min(self._held.deadline, self._sent + HELD_S)
+            self._held.deadline = min(self._held.deadline, self._sent + self._held_s)
         self._news.set()
 
     def end(self) -> None:
@@ -178,6 +181,10 @@ class LeaderFetch:
                     self._errands = Errands(nursery, HANGS_S, lambda _: self._news.set())
                     while True:
                         named = await self._due()
+                        if not self._link.is_open:
+                            if not await self._connect():
+                                continue
+                            named = await self._due()  # some may have been added meanwhile
                         answer = await self._ask(named)
                         if answer is not None:
                             await self._take(answer)
@@ -219,6 +226,26 @@ class LeaderFetch:
         pause = self._owner.quota.pause(now) if each.port.is_throttled else 0.0
         return max(each.due, now + min(QUOTA_LOOK_S, pause)) if pause else each.due
 
+    async def _connect(self) -> bool:
+        """Whether there is a connection now."""
+        began = trio.current_time()
+        try:
+            await self._link.open()
+        except KrappyError as error:
+            await self._fail(error)
+            return False
+        self._held_s = max(HELD_S, trio.current_time() - began)
+        return True
+
+    async def _fail(self, error: KrappyError) -> None:
+        """Notes that the leader can't be asked, and pauses if it has refused."""
+        self._begin_anew()
+        if self._failed != str(error):
+            self._failed = str(error)
+            self._owner.report("leader_unreachable", leader=self._leader, error=self._failed)
+        if isinstance(error, BrokerError):
+            await trio.sleep(self._settings.backoff_ms / 1000)
+
     async def _ask(self, named: Collection[FollowedPartition]) -> Message | None:
         """The answer to a request that names these partitions. None: there is none."""
         now = trio.current_time()
@@ -236,12 +263,7 @@ class LeaderFetch:
                 if answer["error_code"]:
                     raise BrokerError(f"the leader answers {named_code(answer['error_code'])}")
             except KrappyError as error:
-                self._begin_anew()
-                if self._failed != str(error):
-                    self._failed = str(error)
-                    self._owner.report("leader_unreachable", leader=self._leader, error=self._failed)
-                if isinstance(error, BrokerError):
-                    await trio.sleep(self._settings.backoff_ms / 1000)
+                await self._fail(error)
                 return None
             self._failed = ""
             self._session = (answer["session_id"], self._session[1] % LAST_EPOCH + 1)

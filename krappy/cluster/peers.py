@@ -114,18 +114,38 @@ class PeerLink:
         """`before`: how many attempts to connect had begun when the request came."""
         with trio.CancelScope() as kept:
             async with self._sending:
-                connection = self._connection
-                if connection is None or connection.is_over:
-                    connection = self._connection = await self._connect_for_all(before)
+                connection = await self._connected(before)
                 kept.shield = self._turns is not None  # from here on a cancel would end the requests of others
-                if trio.current_time() >= connection.renewed_at:
-                    connection.timeout_s = self._timeout_s
-                    await self._attempt(connection, self._log_in(connection))
-                    connection.timeout_s = self._silence_s
+                await self._renew(connection)
                 await self._attempt(connection, connection.send(api_key, least, body))
             answer = await self._attempt(connection, connection.answer(held_s, begun))
         self._pause = 0.0
         return answer
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a request can be sent at once."""
+        known = self._connection
+        return known is not None and not known.is_over and trio.current_time() < known.renewed_at
+
+    async def open(self) -> None:
+        """Connects and logs in, if the next request would have to. Raises as `ask`."""
+        before = self._attempts
+        async with self._sending:
+            await self._renew(await self._connected(before))
+
+    async def _connected(self, before: int) -> _Connection:
+        """The connection, which is made if there is none. Raises what `ask` does."""
+        if self._connection is None or self._connection.is_over:
+            self._connection = await self._connect_for_all(before)
+        return self._connection
+
+    async def _renew(self, connection: _Connection) -> None:
+        """Logs in again once that is due. Raises what `ask` does."""
+        if trio.current_time() >= connection.renewed_at:
+            connection.timeout_s = self._timeout_s
+            await self._attempt(connection, self._log_in(connection))
+            connection.timeout_s = self._silence_s
 
     async def _connect_for_all(self, before: int) -> _Connection:
         """Raises what `ask` does."""

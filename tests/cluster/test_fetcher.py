@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from krappy.cluster.fetcher import Fetcher, FetchSettings, LeaderFetch
+from krappy.cluster.fetcher import HELD_S, Fetcher, FetchSettings, LeaderFetch
 from krappy.cluster.followed import FollowedPartition
 from krappy.cluster.inter_broker import InterBroker
 from krappy.core.cluster.image import Image
@@ -458,6 +458,31 @@ async def test_many_changes_do_not_keep_a_leader_from_answering() -> None:
             it.fetcher.set(it.followers[:count])
             await trio.sleep(0.005)
         await it.same()
+
+
+@pytest.mark.parametrize("slow", ["connection", "answer"])
+@runs
+async def test_many_changes_do_not_keep_it_from_connecting(slow: str) -> None:
+    """A connection with TLS and a login takes longer than a request is held at least, and so do answers of a leader
+    that is busy with the same changes."""
+    many = 100
+
+    async def wait(request: Message) -> None:
+        await trio.sleep(4 * HELD_S)
+
+    async def answer(request: Message) -> None:
+        await trio.sleep(2 * HELD_S)
+
+    async with pair(many) as it:
+        it.listener.greets = wait
+        it.listener.hears = answer if slow == "answer" else None
+        it.leader.produce(b"a")
+        came = 0
+        while it.follower.high_watermark < 1:
+            came += 1
+            assert came < many, "it has nothing of what the leader has while changes go on"
+            it.fetcher.set(it.followers[:came])
+            await trio.sleep(HELD_S)
 
 
 @runs
