@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -318,9 +319,13 @@ def test_a_log_without_its_files_is_not_begun_anew(launch: Launcher, tmp_path: P
             )
 
 
-def test_a_broker_finds_damage_before_anybody_reads(launch: Launcher, tmp_path: Path) -> None:
+@pytest.mark.parametrize("finder", ["broker", "reader"])
+def test_damage_that_is_found_is_told(launch: Launcher, tmp_path: Path, finder: str) -> None:
     """The broker reports where the damage is, and still reads the rest of the log."""
-    with broker_process(tmp_path / "data", launch=launch, scrub_interval_ms=100) as broker:
+    settings: dict[str, Any] = (
+        {"scrub_interval_ms": 100} if finder == "broker" else {"scrub_interval_ms": 0, "retention_check_ms": 100}
+    )
+    with broker_process(tmp_path / "data", launch=launch, **settings) as broker:
         before = written(broker)
         data = log_file(broker).read_bytes()
         sizes = [header.size for header, _ in batch.split(data)]
@@ -328,6 +333,9 @@ def test_a_broker_finds_damage_before_anybody_reads(launch: Launcher, tmp_path: 
         with log_file(broker).open("r+b") as file:
             file.seek(at)
             file.write(bytes([data[at] ^ 1]))
+        if finder == "reader":
+            with Peer(broker.address) as peer, pytest.raises(CorruptBatch):
+                peer.read_log(TOPIC)
         wait_until(lambda: bool(broker.events("log_damaged")), "the damage is told")
         [told] = broker.events("log_damaged")
         assert f"{log_file(broker)} at position {sum(sizes[:3])}" in str(told["why"])

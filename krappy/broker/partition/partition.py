@@ -77,6 +77,7 @@ class Partition(Viewed):
         self._barred = -1  # it must not lead in a leader epoch up to this one: it led then with another log
         self.state_version = -1  # the version of the cluster's state that it took last as the leader
         self.shortened = Signal()  # replicas may have followed a deletion
+        self._told = ""  # the damage of its log that was reported last
 
     def end_of_epoch(self, epoch: int, position: int) -> tuple[int, int] | None:
         """For a group that has come to `position`, behind an event of this leader epoch: (the highest epoch up to it
@@ -249,13 +250,19 @@ class Partition(Viewed):
         """Why its log is not what other replicas have, or can't be read as a whole; empty if no such fault is known."""
         return self.offline or self.log.lost or self.log.damage
 
+    def tell_damage(self) -> None:
+        """Reports the damage of its log that was found last, by whoever read it, unless it was told."""
+        if self._told != self.log.damage:
+            self._told = self.log.damage
+            self.report("log_damaged", why=self._told)
+
     def renew(self, log: Log) -> None:
         """Takes another log in the place of its own: nothing of the old log counts any more. The caller calls `stand`
         next.
 
         Followers may have events of the old log that the new log lacks. It will give their offsets to other events,
         which must not be of the same leader epoch."""
-        self.log = log
+        self.log, self._told = log, ""
         self.commit.forget_sync()
         self._barred = self._led
         if self.offline:

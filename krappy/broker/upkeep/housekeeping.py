@@ -68,6 +68,7 @@ class Housekeeper:
             while True:
                 await trio.sleep(min(SCAN_CHECK_S, self._compaction_ms() / 1000))
                 self._close_idle_scans()
+                self._tell_damage()
                 self._latest.sets.expire()
                 await errands.run({"deleted topics": self._reclaim, "staged jobs": self._tend_staging})
 
@@ -90,6 +91,12 @@ class Housekeeper:
         now = self._runtime.clock.steady_ms()
         for scan in [scan for scan in self._runtime.scans if now - scan.used_ms > SCAN_IDLE_MS]:
             scan.close()
+
+    def _tell_damage(self) -> None:
+        for topic in self._runtime.topics.values():
+            for partition in topic.local.values():
+                if partition.log.damage:
+                    partition.tell_damage()
 
     async def _tend_staging(self) -> None:
         try:

@@ -94,7 +94,7 @@ class Scrubber:
             span = await self._runtime.in_thread(partial(log.verify, max(offset, log.start_offset), PORTION))
         except KrappyError:
             if log.damage:  # else it was cut or deleted
-                found.report("log_damaged", why=log.damage)
+                found.tell_damage()
             return end, 0
         self._runtime.measures.scrubbed_bytes += len(span.data)
         return (span.next_offset if len(span.data) else end), len(span.data)
