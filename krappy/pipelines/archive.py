@@ -10,15 +10,16 @@ log: `events`, and Spark's own `spark.read.parquet` of the folder, skip them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as sf
 from pyspark.sql import types
 
 from krappy.errors import ConfigError
-from krappy.pipelines.following import Done, Tell, follow, last_batch, make_folder, silent
+from krappy.pipelines.following import Done, Tell, follow, last_batch, make_folder, names, place, silent
 from krappy.spark.options import texts
 from krappy.spark.schema import LOG_COLUMNS, spark_schema
 
@@ -54,8 +55,8 @@ def run(
         per_batch: events of one batch at most.
         data_loss_fails: whether it is an error if events are gone before they are archived.
 
-    Raises ConfigError if the archive was made with another checkpoint, or a folder can't be made; and the stream's own
-    errors.
+    Raises ConfigError if the archive was moved, or made with another checkpoint, or a folder can't be made; and the
+    stream's own errors.
     """
     events = spark.readStream.format("krappy").options(
         **texts(
@@ -70,6 +71,7 @@ def run(
         )
     )
     checkpoint = checkpoint or f"{path.rstrip('/')}/{CHECKPOINT}"
+    _check_place(spark, path)
     _check_batches(spark, path, checkpoint)
     for folder in (path, checkpoint):
         make_folder(spark, folder)
@@ -77,6 +79,38 @@ def run(
     writer = dated.writeStream.format("parquet").partitionBy(*PARTED_BY)
     writer = writer.option("path", path).option("checkpointLocation", checkpoint)
     return follow(writer, every, tell)
+
+
+def _check_place(spark: SparkSession, path: str) -> None:
+    """Raises ConfigError for an archive that was moved: Spark's log has the full names of its files."""
+    named = _named_file(spark, f"{path.rstrip('/')}/{FILES}")
+    if named is None:
+        return
+    (files, file), (_, folder) = place(spark, named), place(spark, path)
+    at = str(files.makeQualified(folder).toUri().getPath())
+    if not str(file.toUri().getPath()).startswith(f"{at}/") and not files.exists(file):
+        raise ConfigError(
+            f"{path} is an archive that was moved: its log names the file {named}, which is not there. Move it back, "
+            "or archive the topics into a new folder"
+        )
+
+
+def _named_file(spark: SparkSession, log: str) -> str | None:
+    """A file that the archive's log names, as it is named there. None: there is none, or it is unknown, over Spark
+    Connect."""
+    for name in names(spark, log):
+        if name.removesuffix(".compact").isdigit():
+            files, path = place(spark, f"{log}/{name}")
+            java: Any = spark._jvm.java.io  # type: ignore[union-attr]
+            reader = java.BufferedReader(java.InputStreamReader(files.open(path), "UTF-8"))
+            try:
+                reader.readLine()  # the version of the log
+                line = reader.readLine()
+            finally:
+                reader.close()
+            if line:
+                return str(json.loads(line)["path"])
+    return None
 
 
 def _check_batches(spark: SparkSession, path: str, checkpoint: str) -> None:
@@ -93,7 +127,8 @@ def _check_batches(spark: SparkSession, path: str, checkpoint: str) -> None:
 
 
 def events(spark: SparkSession, path: str, topic: str | None = None) -> DataFrame:
-    """The events of an archive, with the columns of a log read and `date`."""
+    """The events of an archive, with the columns of a log read and `date`. Raises ConfigError if it was moved."""
+    _check_place(spark, path)
     found = spark.read.schema(schema()).parquet(path)
     return found if topic is None else found.where(sf.col("topic") == topic)
 

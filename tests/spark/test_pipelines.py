@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -187,14 +190,48 @@ def test_scd2(
     assert count == len(events(client, VISITS))
 
 
+def test_a_moved_archive_is_refused(
+    spark: SparkSession, client: Client, address: str, tmp_path: Path, path: str
+) -> None:
+    """Spark would say that a file is missing, or go on with an archive that it can't read any more."""
+    moved, back = tmp_path / "moved", Path(path)
+    back.rename(moved)
+    try:
+        with pytest.raises(ConfigError, match="is an archive that was moved"):
+            archive.run(spark, [PEOPLE, VISITS], str(moved), address=address)
+        with pytest.raises(ConfigError, match="is an archive that was moved"):
+            scd2.run(spark, VISITS, str(tmp_path / "history"), archive_path=str(moved))
+    finally:
+        moved.rename(back)
+    assert archive.events(spark, path, VISITS).count() == len(events(client, VISITS))
+
+
 def test_a_history_is_replaced_as_a_whole(
     spark: SparkSession, client: Client, address: str, tmp_path: Path, path: str
 ) -> None:
-    """A run that fails leaves the old one; so does one that is killed, at the latest for the next run."""
+    """While it runs the old one is there, and no part of the new one. A run that fails leaves it; so does one that is
+    killed, at the latest for the next run."""
     to, damaged = tmp_path / "history", tmp_path / "archive"
     new, old = tmp_path / "_history.new", tmp_path / "_history.old"
     replaced = partial(scd2.run, spark, VISITS, str(to), overwrite=True)
     count = replaced(address=address)
+    ended = threading.Event()
+
+    def unfinished() -> list[list[str]]:
+        """What was in the folder whenever it was not a whole history."""
+        found: list[list[str]] = []
+        while not ended.wait(0.005):
+            with suppress(FileNotFoundError):  # between two renames
+                found.append(os.listdir(to))
+        return [names for names in found if "_SUCCESS" not in names]
+
+    with ThreadPoolExecutor(1) as pool:
+        watched = pool.submit(unfinished)
+        try:
+            assert replaced(address=address) == count
+        finally:
+            ended.set()
+        assert not watched.result()
     shutil.copytree(path, damaged, ignore=shutil.ignore_patterns("_*", "*.crc"))
     files = [each for each in damaged.rglob("*.parquet") if f"topic={VISITS}" in str(each)]
     files[0].write_bytes(bytes(files[0].stat().st_size))
