@@ -32,12 +32,12 @@ INDEX_ENTRY = struct.Struct(">II")  # offset minus base offset; position
 TIME_ENTRY = struct.Struct(">qI")  # ms since the epoch; offset minus base offset
 
 REACHED = "reached"  # of the data folder: how far each log has been on its disk
-REACHED_BODY = struct.Struct(">16sIiq")  # topic id; partition; leader epoch; offset
+REACHED_BODY = struct.Struct(">16sIiqq")  # topic id; partition; leader epoch; offset; high watermark
 REACHED_CRC = struct.Struct(">I")  # CRC-32 (zlib's) of the body, behind it
 REACHED_SIZE = 64  # bytes of a record, the rest zeros: it is never in two sectors
 
 PULSE = "pulse"  # of the data folder: how long a broker of a cluster has used it
-PULSE_COUNT = struct.Struct(">Q")
+PULSE_COUNT = struct.Struct(">Q")  # the count; behind it, the version of the lease as one more number, plus 1
 
 CHECKPOINT_MAGIC = b"KRAPPYC1"
 CHECKPOINT_HEAD = struct.Struct(">8sII")  # magic, CRC-32 (zlib's) of the body, size of the body: one msgpack map

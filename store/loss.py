@@ -2,6 +2,7 @@
 
     lost: TEXT       events were lost that may have been acknowledged
     damaged: TEXT    bytes of it can't be read
+    parted: TEXT     it has committed events that its leader's log lacks, which has others in their place
 
 A recovery writes the first one before it removes anything, so the loss is known at the next start too, whoever opens
 the log meanwhile. The note matters to a broker of a cluster, where other replicas may have these events. It is removed
@@ -20,6 +21,7 @@ from krappy.store.refusals import refusals
 class Trouble(StrEnum):
     LOST = "lost"
     DAMAGED = "damaged"
+    PARTED = "parted"
 
 
 def note(folder: Path, trouble: Trouble, text: str, disk: Disk = OS_DISK) -> None:
@@ -42,7 +44,9 @@ def noted(folder: Path, disk: Disk = OS_DISK) -> tuple[Trouble, str] | None:
             raise
         return Trouble.LOST, f"the note of its trouble can't be read: {error}"
     kind, _, text = found.partition(": ")
-    return (Trouble.DAMAGED, text) if kind == Trouble.DAMAGED else (Trouble.LOST, text or "a recovery was interrupted")
+    if kind in (Trouble.DAMAGED, Trouble.PARTED):
+        return Trouble(kind), text
+    return Trouble.LOST, text or "a recovery was interrupted"
 
 
 def forget(folder: Path) -> None:

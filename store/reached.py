@@ -11,6 +11,8 @@ copy:
   exactly how far the log was. After a loss of power it says that, or what it said some time before.
 - Before a log is made shorter, or another one takes its place, its record is cleared, with a sync.
 
+A record also says up to where the log is committed, for replicas in a cluster. That is written from time to time.
+
 A record that can't be read counts as missing: then the log is taken as it is, like a log of an earlier version. A write
 that the disk refuses is skipped. FORMAT.md has the bytes.
 """
@@ -34,13 +36,13 @@ NOTHING = bytes(REACHED_SIZE)
 
 class Reached:
     """The record of one log. `offset`: everything before it has been on disk; 0: nothing is known. `epoch`: the leader
-    epoch of the last event before it; -1: not known."""
+    epoch of the last event before it; -1: not known. `committed`: all before it is committed; never above `offset`."""
 
-    __slots__ = ("_file", "epoch", "forgotten", "key", "offset", "position")
+    __slots__ = ("_file", "committed", "epoch", "forgotten", "key", "offset", "position")
 
     def __init__(self, file: ReachedFile, key: ReplicaId) -> None:
         self._file, self.key = file, key
-        self.offset, self.epoch = 0, -1
+        self.offset, self.epoch, self.committed = 0, -1, 0
         self.position = -1  # in the file; -1: it was not written yet
         # How many calls of `forget` have it, or had it. Then nothing is written, although a sync of its log may be
         # under way.
@@ -50,6 +52,11 @@ class Reached:
         """To be called after a sync of the log."""
         if offset and (offset, epoch) != (self.offset, self.epoch):
             self._file.write(self, offset, epoch)
+
+    def commit(self, high_watermark: int) -> None:
+        """To be called from time to time with the log's high watermark. What lies beyond `offset` is not noted."""
+        if min(high_watermark, self.offset) > self.committed:
+            self._file.write(self, committed=high_watermark)
 
     def clear(self) -> None:
         """To be called before the log is made shorter. On disk when it returns. Raises OSError."""
@@ -76,7 +83,7 @@ class ReachedFile:
                 self._free.append(position)
             else:
                 record = self.of(*found[0])
-                record.position, (_, record.offset, record.epoch) = position, found
+                record.position, (_, record.offset, record.epoch, record.committed) = position, found
 
     def of(self, topic_id: bytes, index: int) -> Reached:
         """The record of a log."""
@@ -108,12 +115,16 @@ class ReachedFile:
 
     # --- for its records
 
-    def write(self, record: Reached, offset: int, epoch: int) -> None:
-        """If the disk refuses, the record stays what it is."""
-        body = REACHED_BODY.pack(*record.key, epoch, offset)
+    def write(self, record: Reached, offset: int = 0, epoch: int = -1, committed: int = 0) -> None:
+        """Without an `offset` it stays what it is, as `committed` does if it would be lower. If the disk refuses, the
+        record stays what it is."""
         with self._lock, suppress(OSError):
             if record.forgotten:
                 return
+            if not offset:
+                offset, epoch = record.offset, record.epoch
+            committed = min(offset, max(record.committed, committed))
+            body = REACHED_BODY.pack(*record.key, epoch, offset, committed)
             position = record.position
             if position < 0:
                 position = self._free[-1] if self._free else self._end
@@ -121,14 +132,19 @@ class ReachedFile:
             if record.position < 0:
                 record.position = self._free.pop() if self._free else self._end
                 self._end = max(self._end, position + REACHED_SIZE)
-            record.offset, record.epoch = offset, epoch
+            record.offset, record.epoch, record.committed = offset, epoch, committed
+
+    def sync(self) -> None:
+        """Puts what was written on disk. If the disk refuses, the next call tries again."""
+        with suppress(OSError):
+            self._file.fdatasync()
 
     def clear(self, records: Iterable[Reached]) -> None:
         """On disk when it returns. Raises OSError."""
         with self._lock:
             written = [each for each in records if each.position >= 0 and self._is_known(each)]
             for each in written:
-                each.offset, each.epoch = 0, -1
+                each.offset, each.epoch, each.committed = 0, -1, 0
                 self._file.write([NOTHING], each.position)
             needed = written or not self._is_synced
         if needed:
@@ -143,10 +159,10 @@ def _packed(body: bytes) -> bytes:
     return (body + REACHED_CRC.pack(zlib.crc32(body))).ljust(REACHED_SIZE, b"\0")
 
 
-def _unpacked(data: bytes) -> tuple[ReplicaId, int, int] | None:
-    """((topic id, partition), offset, leader epoch); None for what is no record."""
+def _unpacked(data: bytes) -> tuple[ReplicaId, int, int, int] | None:
+    """((topic id, partition), offset, leader epoch, high watermark); None for what is no record."""
     body = data[: REACHED_BODY.size]
     if data != _packed(body):
         return None
-    topic_id, index, epoch, offset = REACHED_BODY.unpack(body)
-    return ((topic_id, index), offset, epoch) if offset > 0 else None
+    topic_id, index, epoch, offset, committed = REACHED_BODY.unpack(body)
+    return ((topic_id, index), offset, epoch, committed) if offset > 0 else None

@@ -24,6 +24,7 @@ from krappy.store.walk import Damage, batches
 from krappy.types import Span
 
 T = TypeVar("T")
+NO_CLAIM = (-1, 0)
 
 
 class ReadableLog:
@@ -40,6 +41,10 @@ class ReadableLog:
         self._lock = Lock()  # held while the log's state changes: briefly, but during the write of an append
         self._broken = ""  # why nothing may be appended any more
         self.damage = ""  # the last damage that was found: what can't be read; empty: none
+        self.is_parted = False  # its damage is that it has committed events which its leader lacks: they must be kept
+        # (leader epoch of its last event, its end) when ZooKeeper turned out to have been given older data: all of it
+        # may be committed.
+        self.claim = NO_CLAIM
         self.lost = ""  # which events it once had and has lost; empty: none that are known
         self._closed = False
         self._cuts = 0  # truncations: counted after readers see the new end and before files are cut

@@ -247,9 +247,12 @@ class _Recovery(LogTail):
         self.report.notes.append(f"a truncation to offset {saved.recovery} was finished")
 
     def high_watermark(self, end: int) -> int | None:
-        """The checkpoint's high watermark, limited to the log's offsets; None if it is not known."""
-        saved = self.saved
+        """The high watermark of the checkpoint, or of the log's record, limited to the log's offsets; None if neither
+        is known."""
+        saved, noted = self.saved, 0 if self.reached is None else self.reached.committed
         known = None if saved is None else saved.high_watermark
+        if noted:
+            known = max(noted, known or 0)
         return None if known is None else max(self.report.start_offset, min(known, end))
 
     def bases(self) -> list[int]:

@@ -385,6 +385,19 @@ class WritableLog(ReadableLog):
         if self._reached is not None and not (self._broken or self._is_cut):
             self._reached.note(end, self.epochs.at(end - 1))
 
+    @property
+    def owes_committed(self) -> bool:
+        """Whether `note_committed` would note something."""
+        high_watermark, reached = self.high_watermark, self._reached
+        if high_watermark is None or reached is None:
+            return False
+        return min(high_watermark, reached.offset) > reached.committed
+
+    def note_committed(self) -> None:
+        """Notes how far the log is committed, without a sync: after a kill, the next open knows it. Blocks."""
+        if self.owes_committed and self._reached is not None and self.high_watermark is not None and not self._is_cut:
+            self._reached.commit(self.high_watermark)
+
     def checkpoint(self) -> None:
         """Syncs, then writes a checkpoint, so that the next open reads no batch before the present end of the log.
         Blocks. Raises StorageError."""

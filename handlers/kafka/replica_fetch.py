@@ -86,6 +86,8 @@ class ReplicaWanted:
         """Notes how far the replica is, unless it has to begin anew."""
         if self.is_below or self.is_outdated:
             return
+        if self.asked["log_start_offset"] < 0:
+            return  # it only compares, and may have other events before the offset
         is_empty = self.asked["last_fetched_epoch"] < 0
         if not is_empty and self.port.is_outdated(replica.broker, replica.epoch, self.offset):
             self.is_outdated = True
@@ -289,7 +291,8 @@ class ReplicaFetch:
         parts = port.epochs.diverging(epoch, offset, port.end_offset) if epoch >= 0 else None
         if parts is not None:
             diverging = {"epoch": parts[0], "end_offset": parts[1]}
-            return {**refused(index, Code.NONE, port.start_offset), "diverging_epoch": diverging}
+            row = refused(index, Code.NONE, port.start_offset)
+            return {**row, "diverging_epoch": diverging, "high_watermark": port.high_watermark}
         if offset > port.end_offset:  # the replica's log is empty
             return refused(index, Code.OFFSET_OUT_OF_RANGE, port.start_offset)
         return port

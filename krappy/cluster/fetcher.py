@@ -303,7 +303,7 @@ class LeaderFetch:
                 "current_leader_epoch": each.epoch,
                 "fetch_offset": offset,
                 "last_fetched_epoch": epoch,
-                "log_start_offset": each.start,
+                "log_start_offset": each.told_start,
                 "partition_max_bytes": most,
             }
             topics.setdefault(topic_id, []).append(partition)

@@ -3,6 +3,8 @@
 - It asks for what is behind its last event on disk. So the offset that it asks for tells the leader what it has.
 - An answer counts only for the request that is outstanding, and only while the partition follows the same leader in the
   same epoch: a late one could cut events off that are committed by now.
+- First it asks for its own last batch, and compares. That tells the leader nothing of what it has: after ZooKeeper was
+  given older data, two leaders may have written other events in the same leader epoch, at the same offsets.
 - After a failure it waits before it asks again. First it takes up what the failure has left undone: events may have
   been written that are not on disk yet.
 """
@@ -53,6 +55,9 @@ class FollowedPartition:
         self.key: PartitionKey = (port.topic_id, port.index)
         self.due = 0.0  # when it may be asked for
         self._asked: Asked | None = None  # by the request that is outstanding
+        self._at = port.position()  # when that was made
+        self._last: Asked | None = None  # for its last batch, which is to be compared
+        self._looked = False  # whether it has a last batch to compare
         self._told: tuple[int, int] | None = None  # the leader's high watermark and log start, as of the last answer
         self.unfinished = True  # events may not be on disk yet, and what was told may not be in force
         self._ended = False
@@ -78,8 +83,14 @@ class FollowedPartition:
     def ask(self) -> Asked:
         """What the next request asks."""
         self.start = self.port.start_offset
-        self._asked = Asked(*self.port.position())
+        self._at = self.port.position()
+        self._asked = self._last or Asked(*self._at)
         return self._asked
+
+    @property
+    def told_start(self) -> int:
+        """The log start that the request tells. -1: the leader must not count on what is before the offset."""
+        return self.start if self._last is None else -1
 
     @property
     def follows_start(self) -> bool:
@@ -100,7 +111,7 @@ class FollowedPartition:
     async def take(self, answer: Message) -> None:
         """Takes the answer to the request that is outstanding. Raises nothing."""
         asked, self._asked = self._asked, None
-        if asked is not None and self.stands and self.port.position() == asked:
+        if asked is not None and self.stands and self.port.position() == self._at:
             due = self.due
             await self._guarded(self._take, asked, answer)
             if self.due == due:
@@ -115,6 +126,12 @@ class FollowedPartition:
     async def _take(self, asked: Asked, answer: Message) -> None:
         code, log_start = answer["error_code"], answer["log_start_offset"]
         diverging, records = answer["diverging_epoch"], answer["records"]
+        if self._last is not None and code == Code.NONE and diverging["end_offset"] < 0:
+            await self._compare(self._last, whole_batches(records), answer["high_watermark"], log_start)
+            return
+        if self._last is not None and code == Code.OFFSET_OUT_OF_RANGE:
+            self._last = None  # the leader's log does not have that batch: now it asks for what is behind it
+            return
         if code == Code.OFFSET_OUT_OF_RANGE and (log_start >= asked.offset or log_start >= 0 > asked.last_epoch):
             await self.port.start_over(self.epoch, log_start)
         elif code in DIFFERENT_IMAGES:
@@ -122,25 +139,44 @@ class FollowedPartition:
         elif code != Code.NONE:
             self._fail(KrappyError(f"the leader answers {named_code(code)}"))
         elif diverging["end_offset"] >= 0:
-            await self._part(diverging["epoch"], diverging["end_offset"], log_start)
+            await self._part(diverging["epoch"], diverging["end_offset"], log_start, answer["high_watermark"])
         else:
             data = whole_batches(records)
             await self._append(data, answer["high_watermark"], log_start)
             if not data:
                 return  # the leader told only its high watermark, or had no room for the first batch
-        if self.stands and self.port.position() == asked:
+        if self.stands and self.port.position() == self._at:
             self._wait()  # the same request would have the same answer
 
-    async def _part(self, epoch: int, end: int, log_start: int) -> None:
+    async def _compare(self, last: Asked, data: bytes | memoryview, high_watermark: int, log_start: int) -> None:
+        """Takes the answer to the request for its last batch."""
+        if data:
+            await self.port.compare(self.epoch, data, high_watermark)
+        elif high_watermark > last.offset:  # there was no room for the batch
+            self._wait()
+            return
+        self._looked_at_last()
+        if self._looked:
+            await self._append(b"", high_watermark, log_start)
+
+    def _looked_at_last(self) -> None:
+        """Its last batch is the leader's, or its log was cut: then it has another last one."""
+        self._last = None
+        if self.port.position() != self._at:
+            self._looked, self.unfinished = False, True
+
+    async def _part(self, epoch: int, end: int, log_start: int, high_watermark: int) -> None:
         """Takes the answer that the two logs differ. `epoch`: the highest epoch of the leader's log up to ours; -1: it
         has none, or nothing of our log may stay. `end`: where this epoch ends there. From there on the logs differ."""
         try:
             if epoch >= 0 or end > log_start:
-                await self.port.diverged(self.epoch, (epoch, end))
+                await self.port.diverged(self.epoch, (epoch, end), high_watermark)
+                self._looked_at_last()
                 return
         except OffsetOutOfRange:  # the leader's log parts from ours before our log start
             pass
         await self.port.start_over(self.epoch, max(0, log_start))
+        self._last = None
 
     async def _append(self, data: bytes | memoryview, high_watermark: int, log_start: int) -> None:
         self._told, self.unfinished = (high_watermark, log_start), True
@@ -152,6 +188,9 @@ class FollowedPartition:
         if self._told is not None:
             await self.port.append(self.epoch, b"", *self._told)
         await self.port.sync()
+        if not self._looked:
+            found = await self.port.last_batch()
+            self._last, self._looked = None if found is None else Asked(*found), True
         self.unfinished = False
 
     # --- failures

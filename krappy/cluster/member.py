@@ -81,9 +81,16 @@ class ClusterMember:
         before = await store.read(paths.epoch(broker))
         await store.multi(registration.bump(broker, before))
         data = b"{}" if before is None else before.data
-        await self._pass_epochs()
+        lease = await store.read(paths.lease(broker))
+        is_older = await self._pass_epochs()
+        if home.lease > (-1 if lease is None else lease.version):
+            if not is_older:
+                self._report("older_tree", text="ZooKeeper has older data than when this broker ran last")
+            is_older = True
+        if is_older:
+            home.doubt()
         start, is_latest = await home.new_start(znodes.start(data))
-        is_latest &= home.pulse >= znodes.pulse(await store.read(paths.lease(broker)))
+        is_latest &= home.pulse >= znodes.pulse(lease)
         elsewhere = self._is_elsewhere(data)
         is_old = not (is_latest or elsewhere)
         if is_old:
@@ -124,9 +131,10 @@ class ClusterMember:
             if not await self._write(changes):
                 return
 
-    async def _pass_epochs(self) -> None:
+    async def _pass_epochs(self) -> bool:
         """Raises leader epochs that are below what this broker has seen: ZooKeeper was given older data. Others change
-        the states meanwhile, so it looks again until there is none."""
+        the states meanwhile, so it looks again until there is none. Returns whether there was one."""
+        found = False
         while True:
             changes = [
                 registration.pass_epoch(topic, index, self._home.seen_epoch(topic, index))
@@ -135,7 +143,8 @@ class ClusterMember:
             ]
             written = await self._write(changes)
             if not written:
-                return
+                return found
+            found = True
             self._report("older_tree", partitions=written, text="ZooKeeper has older leader epochs than this folder")
 
     async def _write(self, changes: list[list[Operation]]) -> int:
@@ -207,6 +216,7 @@ class ClusterMember:
             else:
                 self.lease.answered(sent)
                 last = version = version + 1
+                self._home.renewed(version)
             await trio.sleep(max(0.0, (sent + RENEW_MS) / 1000 - trio.current_time()))
 
 

@@ -40,8 +40,19 @@ class HomePort(Protocol):
     def pulse(self) -> int:
         """The count of `store.pulse.Pulse`."""
 
+    @property
+    def lease(self) -> int:
+        """The version of its lease that this broker has written last; -1: none is known."""
+
     def beat(self) -> None:
         """To be called again and again while the broker is registered: raises the count from time to time."""
+
+    def renewed(self, lease: int) -> None:
+        """To be called when the broker has written this version of its lease."""
+
+    def doubt(self) -> None:
+        """To be called before the broker registers, if ZooKeeper was given older data: from now on all that the logs
+        here have may be committed."""
 
     def has_lost(self, topic: TopicImage, index: int) -> Loss | None:
         """What this folder may have lost of a partition that others count on."""

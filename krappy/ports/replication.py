@@ -46,6 +46,14 @@ class FollowerPort(Protocol):
     def position(self) -> tuple[int, int]:
         """(the offset behind its last event on disk, the leader epoch of that event; -1 without one)."""
 
+    async def last_batch(self) -> tuple[int, int] | None:
+        """(the base offset of its last batch, the leader epoch of the event before it), to ask its leader for that
+        batch. None: there is no such batch, or nothing to ask by."""
+
+    async def compare(self, epoch: int, data: bytes | memoryview, high_watermark: int) -> None:
+        """Takes what its leader has from the base offset of its own last batch on. If another batch is there, of the
+        same leader epoch, cuts its log where that epoch begins. `high_watermark`: the leader's."""
+
     async def append(self, epoch: int, data: bytes | memoryview, high_watermark: int, log_start: int) -> None:
         """Appends whole batches as the leader's log has them, and takes the leader's high watermark and log start.
         `data` may be empty. Drops a batch with a leader epoch above `epoch`, and all behind it (KAFKA-18723). Neither
@@ -54,8 +62,10 @@ class FollowerPort(Protocol):
     async def sync(self) -> None:
         """Puts on disk what was appended. Then its high watermark follows the leader's, up to its end on disk."""
 
-    async def diverged(self, epoch: int, diverging: tuple[int, int]) -> None:
-        """Cuts its log where it parts from the leader's. `diverging`: as `Epochs.diverging` gave it to the leader."""
+    async def diverged(self, epoch: int, diverging: tuple[int, int], high_watermark: int) -> None:
+        """Cuts its log where it parts from the leader's. `diverging`: as `Epochs.diverging` gave it to the leader.
+        `high_watermark`: the leader's. Raises CorruptBatch, and cuts nothing, if committed events would go, and no
+        unclean election has allowed that."""
 
     async def start_over(self, epoch: int, log_start: int) -> None:
         """Empties its log and its view, and begins at the leader's log start."""

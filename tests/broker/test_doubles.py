@@ -111,7 +111,9 @@ async def test_keys_that_came_in_place_of_lost_ones_are_found(tmp_path: Path) ->
         assert await single()
         epoch = cut.epoch
         await cut.take(PartitionState(OTHER, epoch + 1), 2, Role.FOLLOWER, SELF)
-        await Follower(cut, topic.id, lambda start: cut.log, SELF).diverged(epoch + 1, (epoch, 1))
+        follower = Follower(cut, topic.id, lambda start: cut.log, SELF)
+        follower.state = PartitionState(OTHER, epoch + 1, unclean=epoch + 1)
+        await follower.diverged(epoch + 1, (epoch, 1), 1)
         await cut.take(PartitionState(SELF, epoch + 2, isr=(SELF,), min_isr=1), 3, Role.LEADER, SELF)
         await write(1, b"a")
         assert not await single()

@@ -193,7 +193,13 @@ class MemoryFollower:
         self.high_watermark = max(self.high_watermark, min(told[0], end))
         self.changed.fire()
 
-    async def diverged(self, epoch: int, diverging: tuple[int, int]) -> None:
+    async def last_batch(self) -> None:
+        """What its leader has there is not looked at."""
+
+    async def compare(self, epoch: int, data: bytes | memoryview, high_watermark: int) -> None:
+        raise AssertionError
+
+    async def diverged(self, epoch: int, diverging: tuple[int, int], high_watermark: int) -> None:
         await trio.lowlevel.checkpoint()
         self._fail()
         if epoch != self.epoch:

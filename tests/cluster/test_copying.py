@@ -215,18 +215,49 @@ async def test_events_that_nobody_else_has_are_cut(tmp_path: Path) -> None:
 
 
 @runs
-async def test_a_candidate_cuts_nothing_that_is_committed(tmp_path: Path) -> None:
-    """The last leader epoch of the candidate is damaged. Others count on its events, so it may only be made anew."""
+async def test_a_copy_cuts_nothing_that_is_committed(tmp_path: Path) -> None:
+    """Its last leader epoch is damaged, and the leader has committed as much. So its log is made anew."""
     async with copied(tmp_path) as it:
         await it.publish(b"a", b"b")
         await it.same()
-        it.follower.is_candidate = True
         it.copy.log.epochs.lead(EPOCH + 1, 1)
         it.leader.publish(batch.encode([b"k"], [b"c"], timestamps=1))
         with trio.fail_after(10):
             while not it.copy.spoiled:
                 await trio.sleep(0.01)
         assert it.copy.end_offset == it.copy.high_watermark == 2
+        assert it.copy.log.is_parted
+        assert not it.follower.ahead
+
+
+@runs
+async def test_a_copy_that_has_more_than_its_leader_is_ahead(tmp_path: Path) -> None:
+    """The leader lacks committed events, and has others in the same leader epoch, at the same offsets."""
+    async with copied(tmp_path) as it:
+        await it.publish(b"a")
+        await it.same()
+        it.fetcher.set([])
+        alone = PartitionState(FOLLOWER, EPOCH + 1, 1, (FOLLOWER,))
+        await it.copy.take(alone, EPOCH + 1, Role.LEADER, FOLLOWER)
+        for value in (b"b", b"c"):
+            await it.copy.publish(batch.encode([b"k"], [value], timestamps=1)).wait()
+        state = PartitionState(LEADER, EPOCH + 1, 1, (LEADER, FOLLOWER), min_isr=2)
+        await it.leader.take(state, EPOCH + 1, Role.LEADER, LEADER)
+        for value in (b"x", b"y"):
+            it.leader.publish(batch.encode([b"k"], [value], timestamps=2))
+        with trio.fail_after(10):
+            while it.leader.end_offset < 3:
+                await trio.sleep(0.01)
+        await it.copy.rest()
+        it.copy.epoch = EPOCH  # the data of ZooKeeper is older
+        await it.copy.take(state, EPOCH + 1, Role.FOLLOWER, FOLLOWER)
+        it.follower.leader, it.follower.state = LEADER, state
+        it.fetcher.set([it.follower])
+        with trio.fail_after(10):
+            while not it.follower.ahead:
+                await trio.sleep(0.01)
+        assert (it.copy.end_offset, it.copy.high_watermark, it.copy.spoiled) == (3, 3, "")
+        assert it.leader.high_watermark == 1
 
 
 @runs

@@ -64,12 +64,20 @@ class MemoryHome:
     boot: str = ""
     away: bool = False
     pulse: int = 0
+    lease: int = -1
+    doubts: int = 0
     moved: Signal = field(default_factory=Signal)
 
     async def new_start(self, registered: str) -> tuple[str, bool]:
         return "", True
 
     def beat(self) -> None: ...
+
+    def renewed(self, lease: int) -> None:
+        self.lease = lease
+
+    def doubt(self) -> None:
+        self.doubts += 1
 
     def told(self) -> None: ...
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import shutil
 import signal
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 from kazoo.client import KazooClient
 
 from krappy import blocking
 from krappy.broker.topics.internal_topics import JOBS
-from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
+from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers, start_registered
 from tests.cluster.test_transactions import values
 from tests.cluster.zookeeper import ZooKeeperServer, zookeepers
 from tests.process import Launcher, wait_until
@@ -111,6 +113,131 @@ def test_older_data_is_restored(tmp_path: Path) -> None:
             restart(cluster)
             for index in range(PARTITIONS):
                 assert Counter(values(cluster, "kept", index)) == Counter(each.encode() for each in kept)
+
+
+def give_back(zookeeper: ZooKeeperServer, copy: Path) -> None:
+    """Gives ZooKeeper, which is stopped, the data of this copy, and starts it."""
+    shutil.rmtree(zookeeper.folder)
+    shutil.copytree(copy, zookeeper.folder)
+    zookeeper.start()
+    zookeeper.wait()
+
+
+def write_many(cluster: ClusterProcesses, acks: str, tag: str, count: int = 300) -> list[str]:
+    """Writes so many events to each partition of "kept". Returns their values."""
+    producer = Producer({"bootstrap.servers": cluster.kafka, "acks": acks, "linger.ms": 0, "batch.num.messages": 10})
+    failed: list[object] = []
+
+    def told(error: object, _: object) -> None:
+        if error is not None:
+            failed.append(error)
+
+    written = [f"{tag}-{number}" for number in range(count)]
+    for index in range(PARTITIONS):
+        for value in written:
+            producer.produce("kept", value, partition=index, on_delivery=told)
+    assert producer.flush(LONG_S) == 0
+    assert not failed
+    return written
+
+
+def assert_kept(cluster: ClusterProcesses, kept: Sequence[str]) -> None:
+    """Each of these events is there once, in each partition, whoever leads it."""
+    for _ in range(2):
+        cluster.until_led("kept")
+        for index in range(PARTITIONS):
+            found = Counter(values(cluster, "kept", index))
+            assert not [each for each in kept if found[each.encode()] != 1]
+        restart(cluster)
+
+
+@pytest.mark.parametrize("stale_at_copy", [False, True])
+def test_a_stale_broker_starts_first_after_older_data(tmp_path: Path, stale_at_copy: bool) -> None:
+    """In the older data it is in sync. It leads, alone, and takes events in leader epochs in which others led. Then
+    the others come, which were killed. `stale_at_copy`: it was killed before the copy was made, as all were."""
+    with zookeepers(tmp_path / "zookeeper") as [zookeeper], Launcher() as launch:
+        folder = tmp_path / "cluster"
+        folder.mkdir()
+        with brokers(folder, shared=SharedProcesses(zookeeper, launch)) as cluster:
+            one, two, three = cluster.brokers.values()
+            cluster.admin.create_topics([NewTopic("kept", PARTITIONS, 3)])["kept"].result(30)
+            cluster.until_in_sync("kept")
+            kept = write_many(cluster, "all", "before", 10)
+            if stale_at_copy:
+                for each in cluster.brokers.values():
+                    each.kill()
+                zookeeper.kill(signal.SIGTERM)
+                shutil.copytree(zookeeper.folder, tmp_path / "copy")
+                zookeeper.start()
+                zookeeper.wait()
+                for each in (two, three):
+                    each.begin()
+                    each.ready()
+            else:
+                cluster.spread("kept")
+                shutil.copytree(zookeeper.folder, tmp_path / "copy")
+                one.stop()
+            cluster.until_known()
+            wait_until(lambda: all(1 not in each.isrs for each in cluster.partitions("kept").values()), "1 is out")
+            kept += write_many(cluster, "all", "after")
+            two.kill()
+            three.kill()
+            zookeeper.kill(signal.SIGTERM)
+            give_back(zookeeper, tmp_path / "copy")
+            start_registered(one)
+            wait_until(lambda: all(each.leader == 1 for each in cluster.partitions("kept").values()), "1 leads")
+            write_many(cluster, "1", "unacknowledged")
+            for each in (two, three):
+                each.begin()
+                each.ready()
+            cluster.until_in_sync("kept")
+            assert_kept(cluster, kept)
+            assert sum(len(cluster.events(id, "lead_taken_over")) for id in (2, 3)) >= PARTITIONS
+            for id in cluster.brokers:
+                assert not cluster.events(id, "committed_events_cut")
+                assert not cluster.events(id, "events_set_aside")
+
+
+def test_older_data_while_the_brokers_run_and_one_was_not_in_sync(tmp_path: Path) -> None:
+    """It goes on when ZooKeeper has the older data, in which it is in sync, and the session of each broker."""
+    with zookeepers(tmp_path / "zookeeper") as [zookeeper], Launcher() as launch:
+        folder = tmp_path / "cluster"
+        folder.mkdir()
+        shared = SharedProcesses(zookeeper, launch)
+        with brokers(folder, shared=shared, zookeeper_session_timeout_ms=20_000) as cluster:
+            cluster.admin.create_topics([NewTopic("kept", PARTITIONS, 3)])["kept"].result(30)
+            cluster.until_in_sync("kept")
+            kept = write_many(cluster, "all", "before", 10)
+            shutil.copytree(zookeeper.folder, tmp_path / "copy")
+            with cluster.paused(1):
+                wait_until(lambda: all(1 not in each.isrs for each in cluster.partitions("kept").values()), "1 is out")
+                kept += write_many(cluster, "all", "after")
+                zookeeper.kill(signal.SIGTERM)
+                give_back(zookeeper, tmp_path / "copy")
+                write_much(zookeeper)
+            write_many(cluster, "1", "unacknowledged", 10)
+            cluster.until_in_sync("kept")
+            kept += write_many(cluster, "all", "again", 10)
+            assert_kept(cluster, kept)
+            for id in cluster.brokers:
+                assert not cluster.events(id, "committed_events_cut")
+
+
+def test_a_broker_that_is_alone_after_older_data(tmp_path: Path) -> None:
+    with zookeepers(tmp_path / "zookeeper") as [zookeeper], Launcher() as launch:
+        folder = tmp_path / "cluster"
+        folder.mkdir()
+        with brokers(folder, 1, shared=SharedProcesses(zookeeper, launch)) as cluster:
+            cluster.admin.create_topics([NewTopic("kept", PARTITIONS, 1)])["kept"].result(30)
+            shutil.copytree(zookeeper.folder, tmp_path / "copy")
+            kept = write_many(cluster, "all", "before", 10)
+            restart(cluster)
+            kept += write_many(cluster, "all", "after", 10)
+            stop(cluster, zookeeper)
+            give_back(zookeeper, tmp_path / "copy")
+            start_registered(cluster.brokers[1])
+            kept += write_many(cluster, "all", "again", 10)
+            assert_kept(cluster, kept)
 
 
 def write_much(zookeeper: ZooKeeperServer) -> None:

@@ -2,6 +2,10 @@
 
 Each change of the log holds the partition's lock for writing, and looks under it whether the partition still follows in
 that leader epoch: its role changes under the same lock.
+
+It never cuts off events that it knows to be committed, unless an election was unclean after they were written. Where
+its leader lacks such events (`krappy.core.cluster.claims`), it is `ahead`, and its broker takes the lead; or its log is
+set aside, and copied anew (failed_logs.py does both).
 """
 
 from __future__ import annotations
@@ -14,12 +18,14 @@ import trio
 
 from krappy.broker.partition.partition import Partition
 from krappy.broker.partition.replica import Standing
+from krappy.core.cluster.claims import Claim, Cut, judge
 from krappy.core.cluster.roles import Role
-from krappy.core.cluster.state import NOBODY
+from krappy.core.cluster.state import NOBODY, PartitionState
 from krappy.core.epochs import fall
 from krappy.errors import CorruptBatch, KrappyError, OffsetOutOfRange, StorageError
 from krappy.records import batch as batches
-from krappy.records.batch import TRANSACTIONAL
+from krappy.records.batch import TRANSACTIONAL, BatchHeader
+from krappy.store.disk import Buffer
 from krappy.store.log import Log
 from krappy.store.writing import Batch
 
@@ -27,8 +33,7 @@ T = TypeVar("T")
 
 
 class Follower:
-    """Implements `FollowerPort`. `topic_id`: 16 bytes. `leader`, `in_sync`, `is_candidate` (in sync, or may lead though
-    it is not): set with each new state."""
+    """Implements `FollowerPort`. `topic_id`: 16 bytes. `leader`, `state`: set with each new state."""
 
     def __init__(self, partition: Partition, topic_id: bytes, make_log: Callable[[int], Log], broker: int) -> None:
         """`make_log(start)` removes the partition's log and makes an empty one that begins at this offset. It
@@ -36,14 +41,34 @@ class Follower:
         self._partition, self._broker = partition, broker
         self._make_log = make_log
         self.topic, self.index, self.topic_id = partition.topic, partition.index, topic_id
-        self.leader = NOBODY
-        self.in_sync = self.is_candidate = False
+        self.leader, self.state = NOBODY, PartitionState()
+        self._ahead: tuple[PartitionState, str] = (self.state, "")  # in which state, and why
         self._high_watermark = 0  # the leader's, as it told last
         self._log_start = 0
         self._shortening = False
 
     def __str__(self) -> str:
         return str(self._partition)
+
+    @property
+    def in_sync(self) -> bool:
+        return self._broker in self.state.isr
+
+    @property
+    def ahead(self) -> str:
+        """Which committed events its leader lacks; empty: none that are known."""
+        state, why = self._ahead
+        return why if state == self.state and self.follows(state.leader_epoch) else ""
+
+    @property
+    def _committed(self) -> Claim:
+        end = self._partition.high_watermark
+        return self._partition.log.epochs.at(end - 1), end
+
+    @property
+    def claim(self) -> Claim:
+        """How far its log is committed, or may be."""
+        return max(self._partition.log.claim, self._committed)
 
     @property
     def copies(self) -> bool:
@@ -76,6 +101,31 @@ class Follower:
         """Everything before it is on this broker's disk; with durability "os": in its memory."""
         partition = self._partition
         return partition.log.synced_offset if partition.fsync else partition.log.end_offset
+
+    async def last_batch(self) -> tuple[int, int] | None:
+        partition = self._partition
+        log, end = partition.log, self._reached
+        if end <= log.start_offset or partition.spoiled:
+            return None
+        data = await self._read(log, end - 1)
+        if not data:
+            return None  # compaction has removed it
+        first = batches.read_header(data).base_offset
+        return first, log.epochs.at(first - 1) if first > log.start_offset else -1
+
+    async def compare(self, epoch: int, data: bytes | memoryview, high_watermark: int) -> None:
+        partition = self._partition
+        async with partition.writing:
+            if not self.follows(epoch):
+                return
+            log, theirs = partition.log, batches.read_header(data)
+            if not log.start_offset <= theirs.base_offset < log.end_offset:
+                return  # compaction has removed the batch from the leader's log
+            own = await self._read(log, theirs.base_offset)
+            if not own or _is_same(theirs, batches.read_header(own)):
+                return
+            last = log.epochs.at(theirs.base_offset)
+            await self._cut(log.epochs.start_of(last) or log.start_offset, high_watermark)
 
     async def append(self, epoch: int, data: bytes | memoryview, high_watermark: int, log_start: int) -> None:
         partition = self._partition
@@ -153,29 +203,45 @@ class Follower:
         finally:
             self._shortening = False
 
-    async def diverged(self, epoch: int, diverging: tuple[int, int]) -> None:
+    async def diverged(self, epoch: int, diverging: tuple[int, int], high_watermark: int) -> None:
+        log = self._partition.log
+        async with self._partition.writing:
+            if self.follows(epoch):
+                await self._cut(log.epochs.common(diverging, log.end_offset), high_watermark)
+
+    async def _cut(self, cut: int, high_watermark: int) -> None:
+        """Cuts the log at this offset. `high_watermark`: the leader's. Raises CorruptBatch."""
         partition = self._partition
-        async with partition.writing:
-            if not self.follows(epoch):
-                return
-            log = partition.log
-            cut = log.epochs.common(diverging, log.end_offset)
-            if self.is_candidate and cut < partition.high_watermark:  # others count on these: the log must be made anew
-                text = f"{log.folder}: from offset {cut} on its leader epochs are not those of its leader's log"
-                log.damage = f"{text}, which lacks events that were committed here (up to {partition.high_watermark})"
-                raise CorruptBatch(log.damage)
-            try:
-                end = await self._in_thread(lambda: log.truncate(cut))
-                partition.exact_from = min(partition.exact_from, end)
-            except OffsetOutOfRange:
-                await self._start_over(max(self._log_start, 0))
-                return
-            if end < partition.high_watermark:  # after an unclean election: what was committed is gone
-                partition.report("committed_events_cut", high_watermark=partition.high_watermark, end=end)
-                await self._stand_anew(Standing.whole(log))
-            else:
-                partition.cut_undecided(end)
+        log = partition.log
+        if cut < max(partition.high_watermark, log.claim[1]):
+            self._check_loss(cut, high_watermark)
+        try:
+            end = await self._in_thread(lambda: log.truncate(cut))
+            partition.exact_from = min(partition.exact_from, end)
+        except OffsetOutOfRange:
+            await self._start_over(max(self._log_start, 0))
+            return
+        if end < partition.high_watermark:  # after an unclean election: what was committed is gone
+            partition.report("committed_events_cut", high_watermark=partition.high_watermark, end=end)
+            await self._stand_anew(Standing.whole(log))
+        else:
+            partition.cut_undecided(end)
         partition.report("log_cut", end=end)
+
+    def _check_loss(self, cut: int, high_watermark: int) -> None:
+        """Raises CorruptBatch unless all events from `cut` on may go. `high_watermark`: the leader's."""
+        log = self._partition.log
+        verdict = judge(self.state, self._broker, cut, self._committed, log.claim, high_watermark)
+        if verdict is Cut.GO:
+            return
+        end = self._committed[1]
+        text = f"{log.folder}: its leader lacks the events from offset {cut} on, which"
+        text = f"{text} were committed here (up to {end})" if cut < end else f"{text} may be committed"
+        if verdict is Cut.ASIDE:
+            log.damage, log.is_parted = f"{text}, or has others in their place", True
+            raise CorruptBatch(log.damage)
+        self._ahead = (self.state, text)
+        raise CorruptBatch(text)
 
     async def start_over(self, epoch: int, log_start: int) -> None:
         async with self._partition.writing:
@@ -210,5 +276,22 @@ class Follower:
         partition.log.high_watermark = standing.high_watermark
         await partition.drop_view()
 
+    async def _read(self, log: Log, offset: int) -> Buffer:
+        """The batch that contains this offset, or is the next one; empty: there is none."""
+        with suppress(BlockingIOError):
+            return log.read(offset, 1, nowait=True)
+        return await self._in_thread(lambda: log.read(offset, 1))
+
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(work, limiter=self._partition.disk_limiter)
+
+
+def _is_same(one: BatchHeader, other: BatchHeader) -> bool:
+    """Whether two batches of the same leader epoch are the same one, as far as that can be told: the cleaner may have
+    taken events from either, and then has left these fields as they were."""
+    if one.base_offset != other.base_offset or one.leader_epoch != other.leader_epoch:
+        return True  # the cleaner has removed the batch of one of them; or they will turn out to diverge
+    return (one.last_offset_delta, one.max_timestamp, *one[9:12]) == (
+        *(other.last_offset_delta, other.max_timestamp),
+        *other[9:12],
+    )

@@ -27,9 +27,10 @@ from krappy.broker.replication.replica_logs import ReplicaLogs, Wanted
 from krappy.broker.topics.internal_topics import INTERNAL, InternalTopics
 from krappy.broker.topics.topic import Topic
 from krappy.core.cluster import paths
+from krappy.core.cluster.claims import Claim
 from krappy.core.cluster.image import Image, TopicImage
 from krappy.core.cluster.roles import Role, role
-from krappy.core.cluster.state import NOBODY
+from krappy.core.cluster.state import NOBODY, PartitionState
 from krappy.errors import KrappyError, UnknownTopic
 from krappy.store.local_replicas import ReplicaId
 from krappy.store.log import Log
@@ -273,8 +274,7 @@ class Assignments:
             if partition.role is Role.LEADER and partition.log.lost:  # by an unclean election: its log counts
                 await self._runtime.in_thread(partial(self._logs.accept, partition.log))
             follower.leader = state.leader if mine is Role.FOLLOWER else NOBODY
-            follower.in_sync = self._runtime.id in state.isr
-            follower.is_candidate = self._runtime.id in (*state.isr, *state.elr)
+            follower.state = state
             if partition.role is not before:
                 partition.report("role_taken", role=str(mine), epoch=state.leader_epoch, leader=state.leader)
         if partition.log is log and self._followers.get(key) is follower:  # else it takes its role again, if it has one
@@ -282,6 +282,16 @@ class Assignments:
 
     def _tell_followers(self) -> None:
         self._follow([each for each in self._followers.values() if each.copies])
+
+    def ahead(self, replica: ReplicaId) -> str:
+        """Which committed events the leader of a replica here lacks; empty: none that are known."""
+        found = self._followers.get(replica)
+        return "" if found is None else found.ahead
+
+    def claim(self, replica: ReplicaId) -> tuple[Claim, PartitionState]:
+        """(how far the log of a replica here that is ahead is committed, or may be, the state in which it is ahead)."""
+        found = self._followers[replica]
+        return found.claim, found.state
 
     # --- another log in the place of one that failed
 

@@ -17,7 +17,10 @@ not be opened, or if it has lost events that were acknowledged. `healing.next_st
    then, the replica is no candidate any more, in a new leader epoch, and goes on with step 3; it never leads. A replica
    that still leads, since nobody else can, begins a new leader epoch before its log is opened.
 5. When it is in sync again, what was set aside is removed; but not a log that had lost events: if there was an unclean
-   election, people may look for them there.
+   election, people may look for them there. Nor is a log that has committed events which its leader lacks.
+
+A replica that is whole, but has committed events that its leader lacks, takes the lead: ZooKeeper was given older data,
+in which its leader was still in sync (follower.py).
 
 Each replica is cared for by itself: a disk that hangs where a log is opened anew keeps no other replica waiting.
 """
@@ -38,7 +41,7 @@ from krappy.broker.replication.replica_logs import ReplicaLogs
 from krappy.broker.topics.topic import Topic
 from krappy.broker.tree_changes import change_registration
 from krappy.core.cluster import znodes
-from krappy.core.cluster.healing import Deed, LogTrouble, lead_anew, next_step
+from krappy.core.cluster.healing import Deed, LogTrouble, lead_anew, next_step, take_over
 from krappy.core.cluster.image import TopicImage
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.tree import RefusedMulti
@@ -143,7 +146,12 @@ class FailedLogs:
             return LogTrouble.LOST
         if partition.spoiled:
             return LogTrouble.DAMAGED
-        return LogTrouble.REFUSES if partition.log_failed else None
+        if partition.log_failed:
+            return LogTrouble.REFUSES
+        return LogTrouble.AHEAD if self._assignments.ahead(key) else None
+
+    def _why(self, key: ReplicaId, partition: Partition) -> str:
+        return partition.log_failed or partition.spoiled or self._assignments.ahead(key)
 
     def _found(self, topic: Topic, index: int) -> TopicImage | None:
         found = self._cluster.image.topics.get(topic.name)
@@ -162,7 +170,14 @@ class FailedLogs:
             self._healing.add(key)
             soon = now < self._back + RETRY_S
             care.since, care.retry = now, now if soon else max(care.retry, now + care.pause)
-            partition.report("replica_spoiled", trouble=str(trouble), why=partition.log_failed or partition.spoiled)
+            partition.report("replica_spoiled", trouble=str(trouble), why=self._why(key, partition))
+        if trouble is LogTrouble.AHEAD:
+            operations = take_over(self._cluster.image, found, index, self._runtime.id, *self._assignments.claim(key))
+            if operations:
+                await self._cluster.multi(operations)
+                text = "the last leader lacks committed events: ZooKeeper was given older data"
+                partition.report("lead_taken_over", leader=partition.leader, text=text)
+            return
         if trouble is LogTrouble.DAMAGED and partition.log.damage and not care.is_noted:
             care.is_noted = True
             with suppress(StorageError):  # then the next start may have to find it again
@@ -203,7 +218,7 @@ class FailedLogs:
 
     async def _begin_anew(self, topic: Topic, partition: Partition, care: Care) -> None:
         why, size = partition.spoiled, partition.size
-        care.removes_aside = not partition.log.lost
+        care.removes_aside = not (partition.log.lost or partition.log.is_parted)
         if await self._tried(partition, ANEW_S, self._assignments.replace(topic, partition)):
             self._runtime.measures.rebuilt_replicas += 1
             partition.report("replica_begins_anew", why=why, bytes=size)

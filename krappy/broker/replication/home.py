@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from krappy.waiting import Signal
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
 
+DOUBT_S = 60.0  # for which a broker that is started again still knows that ZooKeeper was given older data
 PULSE_S = 5.0  # an old copy of the data folder that lacks less than this may not be noticed
 
 
@@ -36,6 +37,9 @@ class Home:
     ) -> None:
         self._runtime, self._logs, self._pulse = runtime, logs, pulse
         self._beats_at = -math.inf  # on trio's clock
+        self._lease = pulse.lease
+        self._notes = False  # the lease is being noted on disk
+        self._doubts_until = -math.inf
         self.directory, self.endpoints = directory, endpoints
         self.boot = "" if runtime.fsync else boot_id()
 
@@ -51,15 +55,40 @@ class Home:
     def pulse(self) -> int:
         return self._pulse.count
 
+    @property
+    def lease(self) -> int:
+        return self._lease
+
+    def renewed(self, lease: int) -> None:
+        if lease < self._lease and trio.current_time() < self._doubts_until:
+            return
+        self._lease = lease
+        if not self._notes:
+            self._notes = True
+            self._runtime.spawn(self._note)
+
+    async def _note(self) -> None:
+        await self._aside(partial(self._pulse.note, self._lease))
+        self._notes = False
+
+    def doubt(self) -> None:
+        self._doubts_until = trio.current_time() + DOUBT_S
+        for partition in self._runtime.topics.local():
+            if not partition.offline:
+                partition.log.claim = partition.log.epochs.at(partition.log.end_offset - 1), partition.log.end_offset
+
     def beat(self) -> None:
         if trio.current_time() >= self._beats_at:
             self._beats_at = math.inf
             self._runtime.spawn(self._beat)
 
     async def _beat(self) -> None:
-        # A broker that stops waits for no beat that hangs with the disk.
-        await trio.to_thread.run_sync(self._pulse.beat, limiter=self._runtime.disk_limiter, abandon_on_cancel=True)
+        await self._aside(self._pulse.beat)
         self._beats_at = trio.current_time() + PULSE_S
+
+    async def _aside(self, work: Callable[[], None]) -> None:
+        # A broker that stops does not wait if this hangs with the disk.
+        await trio.to_thread.run_sync(work, limiter=self._runtime.disk_limiter, abandon_on_cancel=True)
 
     async def new_start(self, registered: str) -> tuple[str, bool]:
         return await self._runtime.in_thread(partial(self._logs.replicas.new_start, registered))

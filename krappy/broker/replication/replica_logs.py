@@ -8,7 +8,8 @@ another topic that had this name is set aside as well.
 
     DATA/set-aside/<topic>-<n>.<time>/    such a log, for people to look into; it can be deleted
 
-The last log of a replica that was made anew stays there until the copy is in sync, if the disk has room for both.
+The last log of a replica that was made anew stays there until the copy is in sync, if the disk has room for both. A
+log with committed events that its leader lacks gets a name that ends with `.parted`, and nobody removes it.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
 
 SET_ASIDE = "set-aside"
+PARTED = ".parted"
 PROBE = f"probe{TEMPORARY}"
 Wanted = tuple[Topic, int, int]  # topic, partition, the number of its view
 
@@ -132,7 +134,7 @@ class ReplicaLogs:
         elif log.recovery.damage:
             log.damage = str(log.recovery)
         elif noted is not None:
-            log.damage = noted[1]
+            log.damage, log.is_parted = noted[1], noted[0] is Trouble.PARTED
 
     def _known(self, log: Log, applied: int) -> Standing:
         try:
@@ -149,15 +151,15 @@ class ReplicaLogs:
     def note_damage(self, log: Log) -> None:
         """Notes the log's damage for the next start. Blocks. Raises StorageError."""
         with refusals(log.folder):
-            loss.note(log.folder, Trouble.DAMAGED, log.damage)
+            loss.note(log.folder, Trouble.PARTED if log.is_parted else Trouble.DAMAGED, log.damage)
 
     # --- another one in its place
 
-    def _set_aside(self, folder: Path) -> Path:
+    def _set_aside(self, folder: Path, ending: str = "") -> Path:
         above = self._runtime.config.data / SET_ASIDE
         with refusals(folder):
             OS_DISK.mkdir(above)
-            aside = above / f"{folder.name}.{self._runtime.now_ms()}"
+            aside = above / f"{folder.name}.{self._runtime.now_ms()}{ending}"
             folder.rename(aside)
             OS_DISK.fsync_dir(folder.parent)
         return aside
@@ -172,8 +174,11 @@ class ReplicaLogs:
                 old.abandon()
                 self._runtime.reached.forget(topic.id, [index])
                 self.remove_aside(topic, index)
-                self._set_aside(folder)
-                if not room:
+                aside = self._set_aside(folder, PARTED if old.is_parted else "")
+                if old.is_parted:
+                    text = "committed events that others lack: restore them from there, if they are wanted"
+                    self._runtime.report("events_set_aside", folder=str(aside), text=text)
+                elif not room:
                     self.remove_aside(topic, index)
         log = Log.open(folder, topic.config, reached=self._runtime.reached.of(topic.id, index))
         identity.mark(folder, text_id(topic.id))
@@ -203,7 +208,7 @@ class ReplicaLogs:
         old.abandon()
         log = Log.open(folder, topic.config, reached=self._runtime.reached.of(topic.id, index))
         applied = self._runtime.views.applied(number)
-        log.damage = old.damage
+        log.damage, log.is_parted = old.damage, old.is_parted
         self._learn(log, applied)
         if log.lost:
             old.lost = log.lost

@@ -11,6 +11,7 @@ import trio
 
 from krappy.broker.replication import joining
 from krappy.broker.replication.assignments import Assignments
+from krappy.broker.replication.committed import CommittedNotes
 from krappy.broker.replication.failed_logs import FailedLogs
 from krappy.broker.replication.growth import Growth
 from krappy.broker.replication.home import Home
@@ -131,8 +132,10 @@ class Replication:
             async with trio.open_nursery() as nursery:
                 keeper, growth = IsrKeeper(self._runtime, self.cluster), Growth(self._runtime)
                 failed = FailedLogs(self._runtime, self.cluster, self._assignments, self._logs)
+                notes = CommittedNotes(self._runtime)
                 still = partial(self._runtime.stillness.run, self._is_told)
-                for run in (self._assignments.run, keeper.run, self._fetcher.run, growth.run, failed.run, still):
+                parts = (self._assignments.run, keeper.run, self._fetcher.run, growth.run, failed.run, notes.run)
+                for run in (*parts, still):
                     nursery.start_soon(self._keep_up, run)
 
     async def _keep_up(self, run: Callable[[], Awaitable[None]]) -> None:

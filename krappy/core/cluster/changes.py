@@ -107,7 +107,9 @@ def _of_spoiled(before: Image, after: Image) -> Iterator[ClusterChange]:
             state = there.partitions[int(index)].state
             place = topic, int(index), state, id
             if trouble is not None and trouble != was.get(name):
-                yield _of_replica(ChangeKind.REPLICA_SPOILED, *place, f"is spoiled ({trouble})")
+                ahead = "has committed events that its leader lacks"
+                text = ahead if trouble == LogTrouble.AHEAD else f"is spoiled ({trouble})"
+                yield _of_replica(ChangeKind.REPLICA_SPOILED, *place, text)
             elif trouble is None and was[name] == LogTrouble.REFUSES and id not in state.emptied:
                 yield _of_replica(ChangeKind.LOG_REOPENED, *place, "takes events again")
 

@@ -15,10 +15,11 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
+from krappy.core.cluster.claims import Claim
 from krappy.core.cluster.elections import led_by, moved, successor
 from krappy.core.cluster.image import Image, PartitionImage, TopicImage
 from krappy.core.cluster.isr import leave_isr
-from krappy.core.cluster.state import PartitionState, excluded, normalise
+from krappy.core.cluster.state import NOBODY, PartitionState, excluded, normalise
 from krappy.core.cluster.tree import Operation
 
 
@@ -26,6 +27,7 @@ class LogTrouble(StrEnum):
     REFUSES = "refuses"  # the disk refused a sync: what was acknowledged is on it, and nothing more is taken
     DAMAGED = "damaged"  # some of its events can't be read
     LOST = "lost"  # it may lack events that were acknowledged
+    AHEAD = "ahead"  # it has committed events that its leader lacks
 
 
 class Deed(StrEnum):
@@ -98,6 +100,26 @@ def _out(partition: PartitionImage, broker: int, *, emptied: bool) -> PartitionS
     after = excluded(partition.state, broker, emptied=emptied)
     after = normalise(after, partition.replicas, after.min_isr)
     return after._replace(leader_epoch=partition.state.leader_epoch + 1)
+
+
+def take_over(
+    image: Image, topic: TopicImage, index: int, broker: int, claim: Claim, seen: PartitionState
+) -> list[Operation]:
+    """The operations by which a broker takes the lead from a leader that lacks committed events (claims.py); none if it
+    can't now. `seen`: the state in which it was found to lack them. Nobody is a candidate beside the broker: who was in
+    sync with that leader may lack them, too. It does not wait for the leader's read lease: that leader's reads were
+    stale before."""
+    partition = topic.partitions[index]
+    state = partition.state
+    if (
+        state != seen
+        or state.leader in (broker, NOBODY)
+        or broker not in partition.replicas
+        or broker not in image.brokers
+    ):
+        return []
+    after = state._replace(isr=(broker,), elr=(), last_known_elr=(), claim=max(claim, state.claim))
+    return led_by(image, topic, index, after, broker)
 
 
 def lead_anew(topic: TopicImage, index: int, broker: int) -> list[Operation]:

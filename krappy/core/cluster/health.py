@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from krappy.core.cluster.healing import LogTrouble
 from krappy.core.cluster.image import Image, PartitionImage, TopicImage
 from krappy.core.cluster.state import NOBODY
 
@@ -33,7 +34,7 @@ def healing(image: Image, topic: str, index: int, partition: PartitionImage, bro
     if broker in partition.state.emptied:
         return "begins anew"
     if trouble := image.trouble(broker, topic, index):
-        return f"spoiled ({trouble})"
+        return "ahead of its leader" if trouble == LogTrouble.AHEAD else f"spoiled ({trouble})"
     found = image.brokers.get(broker)
     return "old folder" if found is not None and found.old_folder and broker not in partition.state.isr else None
 

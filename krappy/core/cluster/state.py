@@ -5,6 +5,9 @@ A replica in `isr` has all acknowledged events on its disk. One in `elr` had all
 too small to acknowledge more, so it still has them. One in `last_known_elr` was in either, and may have lost the last
 events with its machine's memory; one in `emptied` has lost its log, and was not in sync since. These two tell only whom
 an unclean election takes first, and last. `normalise` follows every change.
+
+So a follower never has to cut off events that it knows to be committed, unless an election was unclean since. If it
+should, ZooKeeper was given older data: claims.py has what becomes of that.
 """
 
 from __future__ import annotations
@@ -19,7 +22,10 @@ NOBODY = -1
 
 
 class PartitionState(NamedTuple):
-    """The content of the znode `/brokers/topics/T/partitions/P/state`. `leader_inc`: the leader's broker epoch."""
+    """The content of the znode `/brokers/topics/T/partitions/P/state`. `leader_inc`: the leader's broker epoch.
+    `unclean`: the leader epoch that the last unclean election began; -1: there was none. `claim`: (the
+    leader epoch of its last committed event, the offset behind that) of who has taken the lead last because the leader
+    lacked committed events; empty: nobody has since the last unclean election."""
 
     leader: int = NOBODY
     leader_epoch: int = 0
@@ -30,6 +36,8 @@ class PartitionState(NamedTuple):
     min_isr: int = 1
     controller_epoch: int = 0
     emptied: tuple[int, ...] = ()
+    unclean: int = -1
+    claim: tuple[int, ...] = ()
 
 
 FIELDS = ("version", *PartitionState._fields)
@@ -55,6 +63,8 @@ def state_of(found: Document) -> PartitionState:
         found.number("min_isr", 1),
         found.number("controller_epoch", 0),
         found.numbers("emptied"),
+        found.number("unclean", -1),
+        found.numbers("claim"),
     )
 
 
@@ -139,5 +149,5 @@ def elected_uncleanly(
 
 
 def unclean(state: PartitionState, leader: int) -> PartitionState:
-    """The state once this broker was elected uncleanly: from now on its log is what counts."""
-    return state._replace(isr=(leader,), elr=(), last_known_elr=())
+    """The state once this broker was elected uncleanly: from the next leader epoch on its log is what counts."""
+    return state._replace(isr=(leader,), elr=(), last_known_elr=(), unclean=state.leader_epoch + 1, claim=())

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from krappy.core.cluster.healing import Deed, LogTrouble, lead_anew, next_step
+from krappy.core.cluster.healing import Deed, LogTrouble, lead_anew, next_step, take_over
 from krappy.core.cluster.image import Image, PartitionImage, Registration, TopicImage
 from krappy.core.cluster.state import NOBODY, PartitionState, read_state
 from krappy.core.cluster.tree import Put
 
-REFUSES, DAMAGED, LOST = LogTrouble
+REFUSES, DAMAGED, LOST, _ = LogTrouble
 LED = PartitionState(leader=1, leader_epoch=6, leader_inc=4, isr=(1, 2, 3), min_isr=2)
 
 
@@ -124,3 +124,23 @@ def test_a_leader_that_opens_its_log_anew_leads_in_a_new_epoch() -> None:
     [*_, put] = led()
     assert read_state(put.data) == LED._replace(leader_epoch=7)
     assert led(leader=2) == []
+
+
+def test_a_replica_with_events_that_its_leader_lacks_takes_the_lead_alone() -> None:
+    def state_after(broker: int, state: PartitionState, there: tuple[int, ...] = (1, 2)) -> PartitionState | None:
+        topic = TopicImage("t", bytes(16), (PartitionImage((1, 2, 3), state, 0),), identified=True)
+        image = Image({each: Registration(each, 4, {}) for each in there}, topics={"t": topic})
+        operations = take_over(image, topic, 0, broker, (5, 20), state)
+        assert not take_over(image, topic, 0, broker, (5, 20), state._replace(isr=()))
+        if not operations:
+            return None
+        put = operations[-1]
+        assert isinstance(put, Put)
+        return read_state(put.data)
+
+    led = LED._replace(isr=(1,), elr=(2, 3), claim=(4, 30))
+    after = led._replace(leader=2, leader_epoch=7, isr=(2,), elr=(), claim=(5, 20))
+    assert state_after(2, led) == after
+    assert state_after(2, led._replace(claim=(6, 1))) == after._replace(claim=(6, 1))
+    assert [state_after(*each) for each in ((1, led), (3, led), (2, led._replace(leader=NOBODY)))] == [None] * 3
+    assert state_after(4, led, (1, 2, 4)) is None

@@ -64,6 +64,16 @@ def test_logs_that_fail_become_whole_again(first: int) -> None:
     assert counts["acks"] > TOGETHER * 20
 
 
+@pytest.mark.parametrize("first", FIRST)
+def test_nothing_is_lost_when_zookeeper_is_given_older_data(first: int) -> None:
+    counts: dict[str, int] = {}
+    for seed in range(first, first + TOGETHER):
+        for what, count in World(seed, min_isr=2 + seed % 2, rollbacks=True).run().counts.items():
+            counts[what] = counts.get(what, 0) + count
+    assert {"acks", "rollbacks", "claims", "taken over", "kills"} <= counts.keys()
+    assert counts["acks"] > TOGETHER * 20
+
+
 def test_some_of_these_logs_lose_events() -> None:
     """Few logs lose events, so not each of the tests above has one."""
     runs = (World(seed, min_isr=1 + seed % 3, moves=seed % 5 == 0, damages=True).run() for seed in range(TOGETHER))

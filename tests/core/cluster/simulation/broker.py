@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from krappy.core.cluster import paths, registration
+from krappy.core.cluster.claims import Claim, Cut, judge
 from krappy.core.cluster.decide import decide
 from krappy.core.cluster.elections import NotElected, elect_uncleanly, moved
+from krappy.core.cluster.healing import take_over
 from krappy.core.cluster.image import Image, PartitionImage
 from krappy.core.cluster.isr import change_isr
 from krappy.core.cluster.presence import RENEW_MS, Presence
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from tests.core.cluster.simulation.world import World
 
 ASK_MS = 1_000  # a fetch without an answer is sent again
+NO_CLAIM = (-1, 0)
 Event = tuple[int, int]  # (epoch, value)
 
 
@@ -41,6 +44,9 @@ class Broker:
         self.high_watermark = 0
         self.lost = False  # the disk has lost events, and the broker has told nobody yet
         self.some_lost = False  # it has lost some events, but not all
+        self.leased = -1  # the version of its lease that it has written last
+        self.claim: Claim = NO_CLAIM
+        self._doubts_until = 0.0
         self.disk = SimulatedDisk(self)
         self.link = Link(self)
         self.role = Role.OFFLINE
@@ -59,6 +65,7 @@ class Broker:
         chance = self.world.chance
         self.is_up = True
         self.starts += 1
+        self.claim = NO_CLAIM
         self._speed, self._offset = chance.uniform(0.95, 1.05), chance.uniform(-1e7, 1e7)
         self.link = Link(self)
         self._renewed = -1e18
@@ -66,6 +73,7 @@ class Broker:
         self._begin_session()
         self.epoch = -1  # the last leader epoch that it knows
         self.led = -1  # the last leader epoch in which it led
+        self._compared = (-1, -1)  # the leader epoch in which it has compared its log with its leader's, and that one
 
     def _begin_session(self) -> None:
         self.image = Image()
@@ -73,6 +81,7 @@ class Broker:
         self._noted = self._seen = 0
         self.epoch_of = 0  # its broker epoch; 0: not registered
         self.lease = self.world.rules.lease()
+        self._last_leased = -1  # in this session
         self.control: int | None = None  # if it is the controller: the version of the znode with the controller epoch
         self.presence: Presence = self.world.rules.presence()
         self._looking = self._registering = self._controlling = False
@@ -185,6 +194,27 @@ class Broker:
         def exclude(answer: Any) -> None:
             if isinstance(answer, RefusedMulti):
                 return again()
+            if self.world.rollbacks:
+                return ask(lambda: (self.world.zookeeper.image, tree.get(paths.lease(self.id))), doubt)
+            return doubted(None)
+
+        def doubt(found: tuple[Image, Znode | None]) -> None:
+            """Looks whether ZooKeeper was given older data."""
+            image, lease = found
+            seen = max([self.epoch, *(epoch for epoch, _ in self.epochs.known)])
+            passed = registration.pass_epoch(image.topics[TOPIC], 0, seen)
+            version = -1 if lease is None else lease.version
+            if (passed or self.leased > version) and self.world.rules.claims:
+                self.world.count("claims")
+                self.claim = (self.epochs.at(len(self.log) - 1), len(self.log))
+                self._doubts_until = self.world.now + 60_000
+            if passed:
+                return ask(passed, doubted)
+            return doubted(None)
+
+        def doubted(answer: Any) -> None:
+            if isinstance(answer, RefusedMulti):
+                return again()
             if not (self.lost and self.world.rules.excludes):
                 return read(None)
             return ask(lambda: self.world.zookeeper.image, leave)
@@ -225,17 +255,26 @@ class Broker:
         """Renews the read lease: by a write of this session, and the lease counts from when the write was sent."""
         now = self.clock()
         if now - self._renewed < RENEW_MS:
-            return
+            return None
         self._renewed = now
         path = paths.lease(self.id)
 
         def done(answer: Any) -> None:
             if answer is None:
                 self.lease.answered(now)
+                self._last_leased = max(self._last_leased, version + 1)
+                if self._last_leased > self.leased or self.world.now > self._doubts_until:
+                    self.leased = self._last_leased
 
         there = self.world.zookeeper.tree.get(path)
+        version = -1 if there is None else there.version
+        if self.world.rollbacks and version < self._last_leased:
+            self.world.zookeeper.end(self.link.session)
+            self.link.session = self.link.number = 0
+            return self.expired()
         write: Operation = Create(path) if there is None else Put(path, b"")
         self.link.ask([Check(paths.broker(self.id)), write], done)
+        return None
 
     # --- controller
 
@@ -371,7 +410,10 @@ class Broker:
                 self.replicas = self.world.rules.replica_set(self.id, state.isr, state.min_isr, *known)
                 self._version = partition.version
                 self.world.count("leaders")
-                if self.world.leaders.setdefault(self.epoch, (self.id, self.starts)) != (self.id, self.starts):
+                if not self.world.rollbacks and self.world.leaders.setdefault(self.epoch, (self.id, self.starts)) != (
+                    self.id,
+                    self.starts,
+                ):
                     raise Violation(f"two leaders of epoch {self.epoch}")
                 self._synced()
             elif partition.version > self._version:
@@ -443,6 +485,8 @@ class Broker:
     def read(self, known: int) -> None:
         """A strong read: the answer is made now, and leaves later if the lease still holds then."""
         assert self.replicas is not None
+        if self.world.rollbacks:
+            return
         world, seen, starts, epoch = self.world, self.high_watermark, self.starts, self.epoch
         if world.rules.waits_for_end and not self.replicas.knows_end:
             return
@@ -462,11 +506,16 @@ class Broker:
 
         world.after(world.chance.expovariate(1 / 5), leave)
 
-    def fetch_came(self, source: int, broker_epoch: int, epoch: int, offset: int, last: int, number: int) -> None:
+    def fetch_came(
+        self, source: int, broker_epoch: int, epoch: int, offset: int, last: int, number: int, value: int | None
+    ) -> None:
+        """`value`: of the last event before `offset`; None: it was compared before."""
         if self.role is not Role.LEADER or epoch != self.epoch or self.replicas is None:
             return
         end = len(self.log)
         told: tuple[int, int] | list[Event] | None = self.epochs.diverging(last, offset, end)
+        if told is None and value is not None and 0 < offset <= end and self.log[offset - 1] != (last, value):
+            told = (last - 1, self.epochs.start_of(last) or 0)
         if told is None:
             if offset > end:
                 return
@@ -532,7 +581,15 @@ class Broker:
         last = self.log[offset - 1][0] if offset else -1
         number = int(self.world.chance.random() * 1e12)
         self._fetching = (number, now)
-        asked = (self.id, self.epoch_of, self.epoch, offset, last, number)
+        value = None
+        if (
+            offset
+            and self.world.rollbacks
+            and self._compared != (self.epoch, self._leader)
+            and self.world.rules.compares
+        ):
+            value = self.log[offset - 1][1]
+        asked = (self.id, self.epoch_of, self.epoch, offset, last, number, value)
         self.world.send(self.id, self._leader, "fetch_came", *asked)
 
     def fetched(self, epoch: int, offset: int, told: tuple[int, int] | list[Event], end: int, number: int) -> None:
@@ -543,6 +600,8 @@ class Broker:
         self._fetching = None
         if isinstance(told, tuple):
             cut = self.epochs.common(told, len(self.log))
+            if self.world.rollbacks and self._keeps(cut, end):
+                return
             if cut < self.high_watermark and self.world.unclean:
                 self.high_watermark = cut
             if cut < self.high_watermark:
@@ -553,6 +612,7 @@ class Broker:
             self.disk.cut(cut)
             self.epochs.cut(cut)
         else:
+            self._compared = (epoch, self._leader)
             for event in told:
                 if event[0] > epoch:
                     break
@@ -562,6 +622,22 @@ class Broker:
                 self._sync()
             self.high_watermark = max(self.high_watermark, min(end, len(self.log)))
         self.world.after(self.world.chance.expovariate(1 / 20), self._go_on, self.starts)
+
+    def _keeps(self, cut: int, high_watermark: int) -> bool:
+        """Whether it keeps the events from `cut` on, which its leader lacks. Then it takes the lead."""
+        topic = self.image.topics[TOPIC]
+        committed = (self.epochs.at(self.high_watermark - 1), self.high_watermark)
+        state = topic.partitions[0].state
+        verdict = judge(state, self.id, cut, committed, self.claim, high_watermark)
+        if verdict is Cut.ASIDE:
+            self.world.count("aside")
+            if cut < self.high_watermark:
+                raise Violation(f"{self.id} has committed events up to {self.high_watermark}, and its leader others")
+        if verdict is not Cut.AHEAD:
+            return False
+        self.world.count("taken over")
+        self.link.ask(take_over(self.image, topic, 0, self.id, max(committed, self.claim), state), lambda answer: None)
+        return True
 
     def _go_on(self, starts: int) -> None:
         if self.works and self.starts == starts and self.role is Role.FOLLOWER and self.epoch_of:

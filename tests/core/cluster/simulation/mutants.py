@@ -41,6 +41,7 @@ from krappy.core.cluster import decide as deciding
 from krappy.core.cluster import elections, reassign, registration
 from krappy.core.cluster import isr as changing
 from krappy.core.cluster import state as states
+from krappy.core.cluster.claims import Cut
 from krappy.core.cluster.healing import Deed, LogTrouble, Step, next_step
 from krappy.core.cluster.image import Image, PartitionImage, TopicImage
 from krappy.core.cluster.presence import Presence, ReadLease
@@ -204,7 +205,7 @@ _moved = elections.moved
 
 class Mutant(NamedTuple):
     """`seed`: of a history that finds the mutant. `patches`: functions, by the name that they have in the modules of
-    `PATCHED`. `moves`, `unclean`, `damages`: as for `World`."""
+    `PATCHED`. `moves`, `unclean`, `damages`, `rollbacks`: as for `World`."""
 
     seed: int
     rules: Rules = Rules()
@@ -213,6 +214,7 @@ class Mutant(NamedTuple):
     moves: bool = False
     unclean: bool = False
     damages: bool = False
+    rollbacks: bool = False
 
 
 MUTANTS = {
@@ -267,6 +269,9 @@ MUTANTS = {
     "leads in an old epoch with a log that was opened anew": Mutant(
         33, Rules(leads_anew=False), min_isr=1, damages=True
     ),
+    "cuts off what it knows to be committed": Mutant(0, patches={"judge": lambda *args: Cut.GO}, rollbacks=True),
+    "believes that it knows all that is committed": Mutant(42, Rules(claims=False), rollbacks=True),
+    "follows without comparing": Mutant(0, Rules(compares=False), rollbacks=True),
     "elects uncleanly where nobody allows it": Mutant(0, patches={"is_unclean": lambda *args: True}),
 }
 PATCHED = (changing, deciding, elections, reassign, broker)
@@ -287,6 +292,7 @@ def first_found(mutant: Mutant, seeds: Iterable[int]) -> tuple[int, Violation] |
         for seed in seeds:
             try:
                 how = {"moves": mutant.moves, "unclean": mutant.unclean, "damages": mutant.damages}
+                how["rollbacks"] = mutant.rollbacks
                 World(seed, mutant.rules, min_isr=mutant.min_isr, **how).run()
             except Violation as error:
                 return seed, error
@@ -297,6 +303,9 @@ if __name__ == "__main__":
     seeds, rest = int(sys.argv[1]), sys.argv[2:]
     if rest == ["-"]:
         both = (False, True)
+        for min_isr in (2, 3):
+            found = first_found(Mutant(0, min_isr=min_isr, rollbacks=True), range(seeds)) or "clean"
+            click.echo(f"min.insync.replicas {min_isr}, rollbacks: {found}")
         for min_isr, moves, unclean, damages in product((1, 2, 3), both, both, both):
             real = Mutant(0, min_isr=min_isr, moves=moves, unclean=unclean, damages=damages)
             found = first_found(real, range(seeds)) or "clean"

@@ -42,4 +42,6 @@ class Rules:
     keeps_until_certain: bool = True  # a broker deletes its log when it is no replica any more, and not when it is told
     copies_when_whole: bool = True  # a replica that is out of sync, and known not to be whole, asks for nothing
     empties_when_written: bool = True  # a replica is emptied once it is written that it is no candidate
+    claims: bool = True  # a broker that finds older data in ZooKeeper takes all of its log for committed
+    compares: bool = True  # a follower compares its last event with its leader's
     leads_anew: bool = True  # whoever opens its log anew leads in no epoch in which it has led

@@ -8,8 +8,8 @@ There is one partition; its log is a list of (epoch, value).
 What goes wrong: messages between brokers are late, lost and overtake each other. Brokers are cut from each other and
 from ZooKeeper. Connections with ZooKeeper break with requests and answers under way. Sessions end early, just after a
 write of theirs. Processes pause, and are killed. Machines lose what was not synced. Disks are replaced. Clocks are up
-to 5 % too fast or slow. Disks refuse syncs, damage events, and lose some (disk.py). What must hold is in `World.check`,
-`World.committed_to` and `Broker.read`.
+to 5 % too fast or slow. Disks refuse syncs, damage events, and lose some (disk.py). ZooKeeper is given older
+data. What must hold is in `World.check`, `World.committed_to` and `Broker.read`.
 """
 
 from __future__ import annotations
@@ -41,10 +41,14 @@ class World:
         moves: bool = False,
         unclean: bool = False,
         damages: bool = False,
+        rollbacks: bool = False,
     ) -> None:
         """`damages`: disks refuse syncs, and lose or damage events. `moves`: replicas and min.insync.replicas change.
         `unclean`: elections may be unclean, by the controller and by hand. Then events that were acknowledged before
-        such an election need not be kept, but the logs become the same again."""
+        such an election need not be kept, but the logs become the same again. `rollbacks`: ZooKeeper is given older
+        data, with the brokers running, or after a kill of all. No disk is lost then, and nobody looks for stale reads:
+        a stale leader may lead for a while."""
+        self.rollbacks = rollbacks
         self.moves, self.unclean, self.damages = moves, unclean, damages
         self.harmed: int | None = None  # the broker whose log was damaged last
         self.unclean_epoch = -1  # of the last unclean election
@@ -82,6 +86,8 @@ class World:
             self.after(4000, self._move)
         if damages:
             self.after(3500, self._harm)
+        if rollbacks:
+            self.after(4000, self._make_copy)
 
     # --- time
 
@@ -177,7 +183,7 @@ class World:
         elif what < 0.32:
             self._kill(broker)
         elif what < 0.42:
-            if broker.id in self.replicas and self._may_lose(broker):
+            if not self.rollbacks and broker.id in self.replicas and self._may_lose(broker):
                 self.count("disks")
                 self.lost_disk = broker.id
                 broker.lose_disk()
@@ -198,6 +204,25 @@ class World:
             broker.elect_by_hand()
         else:
             self._move_leader()
+
+    def _make_copy(self) -> None:
+        copy = self.zookeeper.copy()
+        if self.zookeeper.partition.version < 0:
+            self.after(1000, self._make_copy)
+        elif not self.healing:
+            self.after(self.chance.uniform(1000, 40_000), self._give_back, copy)
+
+    def _give_back(self, copy: Any) -> None:
+        if self.healing:
+            return
+        self.count("rollbacks")
+        if self.chance.random() < 0.7:
+            for broker in self.brokers.values():
+                if broker.is_up:
+                    broker.kill(power=False)
+                self.after(self.chance.uniform(200, 20_000), broker.restart)
+        self.zookeeper.give_back(copy)
+        self.after(self.chance.uniform(1000, 20_000), self._make_copy)
 
     def _harm(self) -> None:
         """A disk refuses a sync, or damages or loses events."""
@@ -427,7 +452,7 @@ class World:
     def check(self) -> None:
         """Each candidate has all committed events on its disk; logs are the same below their high watermarks."""
         state = self.zookeeper.partition.state
-        for each in {*state.isr, *state.elr}:
+        for each in () if self.rollbacks else {*state.isr, *state.elr}:
             broker = self.brokers[each]
             if not broker.lost and broker.log[: broker.on_disk][: len(self.committed)] != self.committed:
                 raise Violation(

@@ -9,7 +9,7 @@ from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.demands import MIN_INSYNC, UNCLEAN
 from krappy.core.cluster.image import Image, PartitionImage
 from krappy.core.cluster.state import NOBODY
-from krappy.core.cluster.tree import Create, Operation, Put, RefusedMulti, Tree
+from krappy.core.cluster.tree import Create, Operation, Put, RefusedMulti, Tree, Znode
 
 if TYPE_CHECKING:
     from tests.core.cluster.simulation.broker import Broker
@@ -58,7 +58,8 @@ class ZooKeeper:
         leader = after.state.leader
         candidates = (*before.state.isr, *before.state.elr)
         elected = after.state.leader_epoch != before.state.leader_epoch and before.version >= 0
-        if elected and leader not in (NOBODY, *candidates):
+        takes_over = self.world.rollbacks and after.state.unclean == before.state.unclean
+        if elected and leader not in (NOBODY, *candidates) and not takes_over:
             self.world.elected_uncleanly(leader, after.state.leader_epoch)
 
     def configure(self, min_isr: int) -> None:
@@ -69,6 +70,19 @@ class ZooKeeper:
     @property
     def partition(self) -> PartitionImage:
         return self.image.topics[TOPIC].partitions[0]
+
+    def copy(self) -> tuple[dict[str, Znode], Image, dict[int, tuple[int, float]]]:
+        return dict(self.tree.under("/")), self.image, dict(self.sessions)
+
+    def give_back(self, copy: tuple[dict[str, Znode], Image, dict[int, tuple[int, float]]]) -> None:
+        """Takes older data in the place of its own. Sessions that are in it go on; no connection does."""
+        znodes, self.image, sessions = copy
+        self.tree.__init__(znodes)  # type: ignore[misc]
+        self.sessions = {session: (broker, self.world.now) for session, (broker, _) in sessions.items()}
+        self.connections = {}
+        self.changes += 1
+        for each in self.world.brokers.values():
+            each.link.break_off()
 
     def begin(self, broker: int) -> int:
         self._ids += 1
