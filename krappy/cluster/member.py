@@ -89,6 +89,7 @@ class ClusterMember:
             is_older = True
         if is_older:
             home.doubt()
+            await self._pass_producer_ids()
         start, is_latest = await home.new_start(znodes.start(data))
         is_latest &= home.pulse >= znodes.pulse(lease)
         elsewhere = self._is_elsewhere(data)
@@ -146,6 +147,16 @@ class ClusterMember:
                 return found
             found = True
             self._report("older_tree", partitions=written, text="ZooKeeper has older leader epochs than this folder")
+
+    async def _pass_producer_ids(self) -> None:
+        """Sees to it that no producer gets an id that is in the logs here: its events would be taken for duplicates."""
+        found = await self._mirror.read(paths.PRODUCER_IDS)
+        known = 0 if found is None else znodes.producer_ids_following(found.data)
+        least = self._home.producer_ids(known)
+        if known < least:
+            data = znodes.producer_ids(least + znodes.PRODUCER_BLOCK)
+            put = Create(paths.PRODUCER_IDS, data) if found is None else Put(paths.PRODUCER_IDS, data, found.version)
+            await self._mirror.multi([put])
 
     async def _write(self, changes: list[list[Operation]]) -> int:
         """Writes each change that is not empty, whole or not at all. Returns how many there were; some may have been

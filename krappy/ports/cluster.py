@@ -47,6 +47,9 @@ class HomePort(Protocol):
     def beat(self) -> None:
         """To be called again and again while the broker is registered: raises the count from time to time."""
 
+    def producer_ids(self, following: int) -> int:
+        """The first producer id from `following` on that is above all that the logs here know."""
+
     def renewed(self, lease: int) -> None:
         """To be called when the broker has written this version of its lease."""
 

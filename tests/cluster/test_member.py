@@ -73,6 +73,9 @@ class MemoryHome:
 
     def beat(self) -> None: ...
 
+    def producer_ids(self, following: int) -> int:
+        return following
+
     def renewed(self, lease: int) -> None:
         self.lease = lease
 

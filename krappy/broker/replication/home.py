@@ -11,9 +11,11 @@ import trio
 
 from krappy.broker.replication.joining import boot_id
 from krappy.broker.replication.replica_logs import ReplicaLogs
+from krappy.broker.topics.catalog import FAR
 from krappy.core.cluster.image import TopicImage
 from krappy.core.cluster.registration import Loss
 from krappy.core.epochs import is_far
+from krappy.core.staging import OWN
 from krappy.store.pulse import Pulse
 from krappy.waiting import Signal
 
@@ -58,6 +60,11 @@ class Home:
     @property
     def lease(self) -> int:
         return self._lease
+
+    def producer_ids(self, following: int) -> int:
+        partitions = [each for each in self._runtime.topics.local() if not each.offline]
+        found = {id - OWN if id >= OWN else id for each in partitions for id in each.producer_ids()}
+        return max((id + 1 for id in found if following <= id < following + FAR), default=following)
 
     def renewed(self, lease: int) -> None:
         if lease < self._lease and trio.current_time() < self._doubts_until:
