@@ -174,9 +174,9 @@ def _check_pulse(path: Path) -> None:
     """Raises OSError, StorageError."""
     OS_DISK.open(path, write=True).close()
     data = OS_DISK.read_file(path)
-    if data and len(data) != PULSE_COUNT.size:  # a kill may leave it empty
+    if data and len(data) not in (PULSE_COUNT.size, 2 * PULSE_COUNT.size):  # a kill may leave it empty
         raise StorageError(
-            f"{path}: it has {len(data):,} bytes and not {PULSE_COUNT.size}, so its count is 0, and the broker's "
+            f"{path}: it has {len(data):,} bytes and not {2 * PULSE_COUNT.size}, so its count is 0, and the broker's "
             "cluster takes the folder for an old copy. The broker writes it anew"
         )
 

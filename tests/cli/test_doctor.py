@@ -386,7 +386,7 @@ def test_a_pulse_that_is_none_is_told_and_left_alone(
         (data / PULSE).write_bytes(content)
         found = doctor("--json", *repair)
         assert found.status == 1
-        assert f"{data / PULSE}: it has {len(content)} bytes and not 8" in problems(found)
+        assert f"{data / PULSE}: it has {len(content)} bytes and not 16" in problems(found)
         assert (data / PULSE).read_bytes() == content
     for content in (b"", bytes(8)):  # as a kill leaves it, and as it should be
         (data / PULSE).write_bytes(content)
