@@ -5,6 +5,7 @@ An ASGI application for `krappy.server.http`. It reaches only the broker and the
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -368,9 +369,11 @@ class App:
         """Tells later whether this peer, who has just been let in, still would be."""
         broker, guard = self._console.broker, self._console.guard
         stamp = guard.stamp(who)
+        expires = math.inf if who.expires_ms is None else who.expires_ms
+        until = broker.clock.steady_ms() + expires - broker.now_ms()  # a wall clock that is set back changes nothing
 
         def stands() -> bool:
-            is_over = who.expires_ms is not None and broker.now_ms() >= who.expires_ms
+            is_over = broker.now_ms() >= expires or broker.clock.steady_ms() >= until
             if is_over or not guard.is_session(headers, cookies, broker.clock.steady_ms()):
                 return False
             if guard.stamp(who) != stamp:

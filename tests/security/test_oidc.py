@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -110,6 +111,26 @@ def test_a_live_view_ends_with_its_token(
     with http.stream("GET", "/api/v1/topics/live/tail", headers={"Authorization": f"Bearer {token}"}) as answer:
         assert answer.status_code == 200
         assert "NOT_LOGGED_IN" in "".join(answer.iter_text())
+
+
+@pytest.mark.parametrize("hours", [-24, 24])
+def test_a_live_view_ends_with_its_token_by_a_clock_that_is_set(
+    http: httpx.Client, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    from krappy.console import live
+
+    monkeypatch.setattr(live, "KEEP_ALIVE_SECONDS", 0.2)
+    headers = {"Authorization": f"Bearer {provider.token(groups=['ops'])}"}
+    http.post("/api/v1/topics", json={"name": "live"}, headers=headers)
+    token = provider.token(groups=["ops"], seconds=4 if hours < 0 else 3600)
+    with http.stream("GET", "/api/v1/topics/live/tail", headers={"Authorization": f"Bearer {token}"}) as answer:
+        assert answer.status_code == 200
+        ahead = hours * 3600 * 1_000_000_000
+        there = SimpleNamespace(time_ns=lambda: time.time_ns() + ahead, monotonic_ns=time.monotonic_ns)
+        monkeypatch.setattr(clock, "time", there)
+        deadline = time.monotonic() + 30
+        told = takewhile(lambda _: time.monotonic() < deadline, answer.iter_text())
+        assert "NOT_LOGGED_IN" in "".join(told)
 
 
 # --- logins of browsers, step by step
