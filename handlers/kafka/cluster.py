@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any
 
 from krappy.core.cluster.state import NOBODY
@@ -19,6 +20,7 @@ from krappy.wire.kafka import UUID_ZERO, ApiKey, Code, code_for
 Told = tuple[Message, SourceTopicPort | None]  # a row, still without partitions, and its topic
 
 MOST_CREATED = 100
+UNCONTROLLED_S = 5.0  # a cluster has no controller for as long as it starts, and for a moment when another takes over
 MANY = 200  # partitions that are described in one turn
 
 
@@ -27,6 +29,22 @@ def metadata(session: KafkaSessionPort, request: Message, version: int) -> Messa
     """A topic that is asked for by name and does not exist is created if the broker (auto_create_topics) and the client
     (from version 4 on) allow it. One request creates `MOST_CREATED` at most; the others are unknown, and the client
     asks again."""
+    if not session.broker.image.controlled:
+        return _once_controlled(session, partial(_metadata, session, request, version))
+    return _metadata(session, request, version)
+
+
+async def _once_controlled(
+    session: KafkaSessionPort, answer: Callable[[], Message | Coroutine[Any, Any, Message]]
+) -> Message:
+    """The answer, once the cluster has brokers and a controller, or has had none for `UNCONTROLLED_S`: librdkafka's
+    AdminClient asks no more for a minute if it is told of none."""
+    await session.broker.until_controlled(UNCONTROLLED_S)
+    made = answer()
+    return made if isinstance(made, dict) else await made
+
+
+def _metadata(session: KafkaSessionPort, request: Message, version: int) -> Message | Coroutine[Any, Any, Message]:
     asked = request["topics"]
     if asked is None or (version == 0 and not asked):
         return _answer(session, request, [_topic(topic) for topic in topics_listed(session)])
@@ -218,8 +236,16 @@ BROKERS = 1  # the endpoint type; controllers have 2 (KIP-919)
 
 
 @serves(ApiKey.DESCRIBE_CLUSTER, needs=needs.cluster(Op.DESCRIBE))
-def describe_cluster(session: KafkaSessionPort, request: Message, version: int) -> Message:
+def describe_cluster(
+    session: KafkaSessionPort, request: Message, version: int
+) -> Message | Coroutine[Any, Any, Message]:
     """The brokers and the controller (KIP-700)."""
+    if not session.broker.image.controlled:
+        return _once_controlled(session, partial(_described, session, request))
+    return _described(session, request)
+
+
+def _described(session: KafkaSessionPort, request: Message) -> Message:
     if request["endpoint_type"] != BROKERS:
         text = "this listener is a broker's, not a controller's"
         return {"error_code": Code.MISMATCHED_ENDPOINT_TYPE, "error_message": text, "controller_id": -1, "brokers": []}
@@ -240,8 +266,11 @@ def describe_cluster(session: KafkaSessionPort, request: Message, version: int) 
 
 
 def _controller(session: KafkaSessionPort) -> int:
-    controller = session.broker.image.controller
-    return NOBODY if controller is None else controller
+    """A broker that is told to the peer. If the controller is not, it is this broker: any does a controller's work."""
+    nodes, controller = session.nodes(), session.broker.image.controller
+    if controller is not None and controller in nodes:
+        return controller
+    return session.broker.id if session.broker.id in nodes else NOBODY
 
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2  # key types

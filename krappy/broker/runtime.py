@@ -38,7 +38,7 @@ from krappy.store.privacy import close_to_others
 from krappy.store.reached import ReachedFile
 from krappy.store.views import Views
 from krappy.version import VERSION
-from krappy.waiting import Later, Signal
+from krappy.waiting import Later, Signal, wait_any
 
 Report = Callable[..., None]
 T = TypeVar("T")
@@ -181,6 +181,10 @@ class Runtime:
     def image(self) -> Image:
         """The cluster as this broker knows it."""
         return self.store.image
+
+    async def until_controlled(self, seconds: float) -> None:
+        """Returns once the cluster is controlled, as this broker knows it, or after so many seconds."""
+        await wait_any([self.topics.changed, self.stopping], lambda: self.image.controlled or self.stopped, seconds)
 
     def overrides(self, kind: Kind) -> OverrideStore:
         return OverrideStore(self.store, self.meta, self.in_thread, kind)

@@ -153,7 +153,7 @@ def broker(access: Access, **parts: Any) -> Any:
 
         return SimpleNamespace(wait=wait, after=lambda pause: pause)
 
-    image = SimpleNamespace(brokers={}, controller=None)
+    image = SimpleNamespace(brokers={}, controller=None, controlled=True)
     found = {"id": 0, "cluster_id": "c", "image": image, "wait_for_views": wait_for_views, "stopped": False}
     found |= {"in_cluster": False, "client_quotas": SimpleNamespace(on=False), **parts}
     return SimpleNamespace(access=lambda principal, payer: access, **found)

@@ -81,6 +81,7 @@ def at(offset: int, last: int = -1, *, epoch: int = 5, index: int = 0, most: int
         "current_leader_epoch": epoch,
         "fetch_offset": offset,
         "last_fetched_epoch": last,
+        "log_start_offset": 0,
         "partition_max_bytes": most,
     }
 
@@ -102,6 +103,16 @@ async def test_it_reads_up_to_the_logs_end_and_is_noted() -> None:
     assert (row["error_code"], row["high_watermark"], row["log_start_offset"]) == (0, 0, 0)
     assert bytes(row["records"]) == asker.leader.log.content[0]
     assert asker.leader.progress == [(ME, 7, 0)]
+
+
+@runs
+async def test_a_replica_that_compares_is_not_noted() -> None:
+    """Before the offset it may have other events than the leader."""
+    asker = Asker()
+    asker.leader.produce(b"a", b"b")
+    row = await asker.one(at(0) | {"log_start_offset": -1})
+    assert bytes(row["records"]) == asker.leader.log.content[0]
+    assert not asker.leader.progress
 
 
 @pytest.mark.parametrize("version", range(15, 18))

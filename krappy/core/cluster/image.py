@@ -136,6 +136,11 @@ class Image:
     acls: Mapping[str, Acl | None] = field(default_factory=_nothing)
     unreadable: frozenset[str] = frozenset()
 
+    @property
+    def controlled(self) -> bool:
+        """Whether one of the brokers is the controller."""
+        return self.controller in self.brokers
+
     def config(self, kind: Kind, name: str) -> Mapping[str, str]:
         found = self.configs.get(kind)
         return NOTHING if found is None else found.get(name, NOTHING)
