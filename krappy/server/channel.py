@@ -145,6 +145,7 @@ class Channel(DescribedConnection, Inbound):
             self._outbox.clear()
             self._sock.close()
             self._nursery = None
+            self._silent = None  # if it was raised, its traceback refers to the connection
             self._part()
 
     async def _greet(self, sock: TlsSocket) -> bool:

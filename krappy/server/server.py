@@ -7,7 +7,7 @@ import errno
 import itertools
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import trio
@@ -211,15 +211,7 @@ class Server:
         keep memory for too long, the one with most first."""
         for number in itertools.count(1):
             await trio.sleep(LOOK_SECONDS)
-            connections = tuple(self.connections)
-            for start in range(0, len(connections), LOOKED):
-                now = trio.current_time()
-                for connection in connections[start : start + LOOKED]:
-                    if connection in self.connections:
-                        connection.look(now)
-                        if number % LOOKS == 0 and has_vanished(connection.sock):
-                            connection.drop()
-                await trio.lowlevel.checkpoint()  # thousands may have left at once
+            await self._look_at(tuple(self.connections), thoroughly=number % LOOKS == 0)
             while self.budget.short or self.pages.short:
                 now = trio.current_time()
                 protocols = None if self.budget.short else HTTP
@@ -231,6 +223,17 @@ class Server:
                 worst = max(overdue, key=lambda connection: connection.held)
                 worst.drop()
                 await wait_any([self.ended], lambda worst=worst: worst not in self.connections, LOOK_SECONDS)  # type: ignore[misc]
+
+    async def _look_at(self, connections: Sequence[Connected], *, thoroughly: bool) -> None:
+        """A function of its own, so that none of them is referred to, and stays, until the next look."""
+        for start in range(0, len(connections), LOOKED):
+            now = trio.current_time()
+            for connection in connections[start : start + LOOKED]:
+                if connection in self.connections:
+                    connection.look(now)
+                    if thoroughly and has_vanished(connection.sock):
+                        connection.drop()
+            await trio.lowlevel.checkpoint()  # thousands may have left at once
 
     def stop_accepting(self) -> None:
         self._accepting.cancel()

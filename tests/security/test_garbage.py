@@ -37,7 +37,12 @@ def silent(raw: Raw) -> None:
     pass
 
 
-@pytest.mark.parametrize("visit", [enter, refused, silent])
+def late(raw: Raw) -> None:
+    """Does not log in in time."""
+    assert raw.closed()
+
+
+@pytest.mark.parametrize("visit", [enter, refused, silent, late])
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
 def test_a_connection_that_has_ended_is_gone(tmp_path: Path, protocol: str, visit: Any) -> None:
     authority = Authority(tmp_path)
@@ -46,6 +51,8 @@ def test_a_connection_that_has_ended_is_gone(tmp_path: Path, protocol: str, visi
     settings = {"users_dir": str(tmp_path / "users"), "super_users": "User:u", "failed_authentication_delay_ms": 1}
     settings |= {"tls_certificate": authority.issue(HOST), "listen_kafka": f"{protocol}://{HOST}:0"}
     settings |= {"listen_native": f"{protocol}://{HOST}:0", "insecure_listeners": "allow"}
+    if visit is late:
+        settings["authentication_timeout_ms"] = 1000
 
     def call(address: str) -> None:
         raw = Raw(address)
