@@ -25,6 +25,7 @@ ERROR = {
     "internal_error",
     "log_failed",
     "partition_offline",
+    "replica_kept",
     "replica_lost",
     "old_folder",
     "committed_events_cut",

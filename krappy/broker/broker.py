@@ -108,8 +108,8 @@ class LocalBroker(Runtime):
         self._audit_topic = AuditTopic(self, self.create_topic, self.alter_topic, peers)
         self.in_cluster = cluster is not None
         self.replication: Replication | None = None
-        if cluster is not None and fetcher is not None and isinstance(self.changes, ClusterTopicChanges):
-            self.replication = Replication(self, self.changes, cluster, fetcher)
+        if cluster and fetcher and peers and isinstance(self.changes, ClusterTopicChanges):
+            self.replication = Replication(self, self.changes, cluster, fetcher, peers)
         self.dynamic: DynamicSettings
         self.users: Users
         self.internal: InternalTopics

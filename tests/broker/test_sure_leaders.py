@@ -32,7 +32,7 @@ def test_a_renewed_lease_is_not_enough_for_one_that_was_deposed(
     cluster: Any = SimpleNamespace(image=Image(topics={"t": topic}), may_read=lambda: lease)
     runtime: Any = MagicMock(id=SELF)
     nothing: Any = MagicMock()
-    replication = Replication(runtime, nothing, cluster, nothing)
+    replication = Replication(runtime, nothing, cluster, nothing, nothing)
     assert replication.may_read("t", 0, 5) is may
     assert not replication.may_read("t", 1, 5), "there is no such partition"
     assert not replication.may_read("gone", 0, 5)
@@ -56,7 +56,7 @@ def test_a_replica_in_sync_knows_its_topic(id: bytes, count: int, isr: tuple[int
     runtime: Any = MagicMock(id=SELF)
     nothing: Any = MagicMock()
     topic: Any = SimpleNamespace(name="t", id=b"t" * 16, count=1)
-    assert Replication(runtime, nothing, cluster, nothing).in_sync(topic, 0) is may
+    assert Replication(runtime, nothing, cluster, nothing, nothing).in_sync(topic, 0) is may
 
 
 @trio_test

@@ -54,7 +54,7 @@ async def test_topics_are_deleted_while_others_have_work_under_way(clock: MockCl
     changes: Any = Changes(topics)
     logs: Any = SimpleNamespace(replicas=SimpleNamespace(all=lambda: []))
     internal: Any = SimpleNamespace(see=lambda found: None)
-    assignments = Assignments(runtime, cluster, changes, logs, internal, lambda followers: None)
+    assignments = Assignments(runtime, cluster, changes, logs, internal, lambda followers: None, None)  # type: ignore[arg-type]
 
     async def hang(name: str, seconds: float) -> None:
         """As where its log is opened anew."""

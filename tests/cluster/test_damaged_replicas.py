@@ -298,7 +298,7 @@ def test_the_last_replica_in_sync_stays(
         wait_until(lambda: healings(cluster, leader).get(leader) == "spoiled (damaged)", "all are told")
         assert run(["cluster", "--url", cluster.brokers[leader].http]) == 0
         assert f"{leader} spoiled (damaged)" in capfd.readouterr().out
-    assert not cluster.events(leader, "replica_begins_anew")
+    assert not (anew := cluster.events(leader, "replica_begins_anew")), anew
     assert not list((cluster.brokers[leader].data / "set-aside").glob("*"))
 
 
@@ -333,7 +333,7 @@ def test_the_last_replica_in_sync_stays_though_it_cant_be_opened(
         broker.start()
     time.sleep(5)  # a replica that may leave the ISR would leave it in this time
     assert cluster.states("t")[0]["isr"] == [leader]
-    assert not cluster.events(leader, "replica_begins_anew")
+    assert not (anew := cluster.events(leader, "replica_begins_anew")), anew
     assert not list((alone.data / "set-aside").glob("*"))
     alone.stop()
     segment.write_bytes(content)
@@ -372,7 +372,7 @@ def test_a_failed_disk_that_works_again(cluster: ClusterProcesses, client: block
         wait_until(lambda: len(cluster.events(leader, "replica_waits")) >= 2, "it has tried again")
     cluster.until_in_sync("t")
     assert cluster.events(leader, "log_reopened")
-    assert not cluster.events(leader, "replica_begins_anew")
+    assert not (anew := cluster.events(leader, "replica_begins_anew")), anew
     check_the_same(cluster, client, [*VALUES, b"meanwhile"])
 
 

@@ -16,6 +16,7 @@ from kazoo.client import KazooClient
 from krappy import blocking
 from krappy.broker.topics.internal_topics import JOBS
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers, start_registered
+from tests.cluster.test_moves import reassign
 from tests.cluster.test_transactions import values
 from tests.cluster.zookeeper import ZooKeeperServer, zookeepers
 from tests.process import Launcher, wait_until
@@ -282,3 +283,30 @@ def test_older_data_is_restored_while_the_brokers_run(tmp_path: Path) -> None:
                 assert Counter(values(cluster, "kept", index)) == Counter(each.encode() for each in kept)
             for id in cluster.brokers:
                 assert not cluster.events(id, "committed_events_cut")
+
+
+def test_a_replica_that_was_moved_is_kept_after_older_data(tmp_path: Path) -> None:
+    """In the older data the partition is still with a broker that has removed its replica, and leads without events.
+    The one that has them is not named there."""
+    with zookeepers(tmp_path / "zookeeper") as [zookeeper], Launcher() as launch:
+        folder = tmp_path / "cluster"
+        folder.mkdir()
+        with brokers(folder, 2, shared=SharedProcesses(zookeeper, launch)) as cluster:
+            _, two = cluster.brokers.values()
+            made = cluster.admin.create_topics([NewTopic("kept", PARTITIONS, replica_assignment=[[1]] * PARTITIONS)])
+            made["kept"].result(30)
+            kept = write_many(cluster, "all", "before", 10)
+            shutil.copytree(zookeeper.folder, tmp_path / "copy")
+            reassign(cluster, "kept", dict.fromkeys(range(PARTITIONS), [2]))
+            wait_until(lambda: len(cluster.events(1, "replica_removed")) == PARTITIONS, "1 has removed its replicas")
+            kept += write_many(cluster, "all", "after", 10)
+            stop(cluster, zookeeper)
+            give_back(zookeeper, tmp_path / "copy")
+            for each in cluster.brokers.values():
+                start_registered(each)
+            wait_until(lambda: len(cluster.events(2, "replica_kept")) == PARTITIONS, "2 keeps its replicas")
+            assert all((two.data / "topics" / f"kept-{index}").exists() for index in range(PARTITIONS))
+            reassign(cluster, "kept", dict.fromkeys(range(PARTITIONS), [2, 1]))
+            wait_until(lambda: len(cluster.events(2, "lead_taken_over")) == PARTITIONS, "2 leads")
+            cluster.until_in_sync("kept")
+            assert_kept(cluster, kept)

@@ -39,7 +39,7 @@ from krappy.waiting import HANGS_S, Errands, Signal, wait_any
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
     from krappy.broker.topics.cluster_topics import ClusterTopicChanges
-    from krappy.ports.cluster import MembershipPort
+    from krappy.ports.cluster import LogPeersPort, MembershipPort
     from krappy.ports.replication import FollowerPort
 
 RETRY_S = 1.0
@@ -57,6 +57,7 @@ class Assignments:
         logs: ReplicaLogs,
         internal: InternalTopics,
         follow: Callable[[Iterable[FollowerPort]], None],
+        peers: LogPeersPort,
     ) -> None:
         self._runtime, self._cluster, self._changes, self._logs = runtime, cluster, changes, logs
         self._internal = internal
@@ -66,7 +67,7 @@ class Assignments:
         self._limit = HangLimit(AT_ONCE)
         self._renewed = Signal()
         self._again = False  # a partition has another log, and must take its role with it
-        self._leaving = Leaving(runtime, cluster, logs.replicas)
+        self.leaving = Leaving(runtime, cluster, logs.replicas, peers, self._look_soon)
         self._errands: Errands[str | ReplicaId]  # changes of topics, and roles
 
     async def open(self) -> None:
@@ -99,8 +100,11 @@ class Assignments:
 
     def _look_again(self, _: str | ReplicaId) -> None:
         if not self._errands:  # else it looks after RETRY_S: many roles may be late, and a look takes its time
-            self._again = True
-            self._renewed.fire()
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        self._again = True
+        self._renewed.fire()
 
     def _has_news(self, image: Image, epoch: int) -> bool:
         return self._again or self._cluster.image is not image or self._cluster.epoch != epoch
@@ -120,7 +124,7 @@ class Assignments:
             elif (differs := self._settings_differ(topic, image)) or topic.image is not found:
                 before = self._runtime.shrinking.of(found.name) if differs else nullcontext()
                 done &= await self._try(found.name, partial(self._change, topic, found, image), before)
-        for left in self._leaving.due(image):
+        for left in self.leaving.due(image):
             done &= await self._try(image.names[left[0]], partial(self._leave, left))
         return await self._take_roles(image, epoch) and done
 
@@ -190,14 +194,14 @@ class Assignments:
 
     async def _leave(self, replica: ReplicaId) -> None:
         """Removes a replica that is another broker's now."""
-        await self._leaving.make_sure(replica)
+        await self.leaving.make_sure(replica)
         topic = self._runtime.topics.by_id.get(replica[0])
         if topic is not None and replica[1] in topic.local:
             self._changes.forget_latest(topic.local[replica[1]])
         self._followers.pop(replica, None)
         self._taken.pop(replica, None)
         self._tell_followers()
-        await self._leaving.remove(replica)
+        await self.leaving.remove(replica)
 
     def _make_log(self, topic: Topic, partition: Partition, start: int) -> Log:
         return self._logs.make_anew(topic, partition.index, partition.log, start)
@@ -317,8 +321,7 @@ class Assignments:
             if key not in self._followers or not await self._followers[key].renew(make_log):
                 return False
             self._taken.pop(key, None)
-        self._again = True
-        self._renewed.fire()
+        self._look_soon()
         return True
 
     async def remove_aside(self, topic: Topic, partition: Partition) -> bool:

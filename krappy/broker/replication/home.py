@@ -106,9 +106,12 @@ class Home:
     def seen_epoch(self, topic: TopicImage, index: int) -> int:
         found = self._runtime.topics.by_id.get(topic.id)
         partition = None if found is None else found.local.get(index)
-        if partition is None:
-            return -1
-        log, known = partition.log, max(partition.epoch, topic.partitions[index].state.leader_epoch)
+        known = topic.partitions[index].state.leader_epoch
+        if partition is None:  # it was moved here, perhaps, after ZooKeeper's data
+            kept = (topic.id, index) in self._logs.replicas
+            written = self._runtime.reached.of(topic.id, index).epoch if kept else -1
+            return -1 if is_far(written, known) else written
+        log, known = partition.log, max(partition.epoch, known)
         written = log.epochs.at(log.end_offset)
         if not is_far(written, known):
             return max(partition.epoch, written)

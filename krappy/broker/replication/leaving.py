@@ -1,8 +1,15 @@
 """Removes this broker's replicas of partitions that were reassigned to others.
 
 A replica goes only if the cluster has its topic, and does not name this broker for the partition: not as a replica, not
-in the ISR or the ELR, not as the leader. The image may be old, so a write demands the topic's znode as it was seen. The
-steps are in this order, and all of them are done again if one fails:
+in the ISR or the ELR, not as the leader. The image may be old, so a write demands the topic's znode as it was seen.
+
+And it goes only if the partition's leader has all that is committed here, so far as this broker has noted
+(`DATA/reached`), unless an election was unclean since. After a reassignment the leader has. But if ZooKeeper was given
+older data, from before the reassignment, this may be the only copy. It stays until people say what becomes of it: if
+they assign the partition to this broker again, it takes the lead (follower.py). Nobody is asked of internal topics:
+their leaders tell clients, and so other brokers, of no event in them.
+
+The steps are in this order, and all of them are done again if one fails:
 
 1. The partition is closed. Requests that wait in it are told who leads it.
 2. Its view and its folder are removed, durably.
@@ -11,31 +18,96 @@ steps are in this order, and all of them are done again if one fails:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+import trio
+
 from krappy.broker.topics import deletion
+from krappy.broker.topics.internal_topics import INTERNAL
 from krappy.broker.topics.topic import not_led
 from krappy.core.cluster import paths
 from krappy.core.cluster.image import Image, TopicImage
+from krappy.core.cluster.state import NOBODY
 from krappy.core.cluster.tree import Check, RefusedMulti
-from krappy.errors import NotLeader
+from krappy.errors import KrappyError, NotLeader
 from krappy.store.local_replicas import LocalReplicas, ReplicaId
+from krappy.types import LATEST, TopicPartition
+from krappy.waiting import wait_any
 
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
-    from krappy.ports.cluster import MembershipPort
+    from krappy.ports.cluster import LogPeersPort, MembershipPort
+
+RETRY_S = 1.0
 
 
 class Leaving:
-    """`replicas`: what was made in this broker's folder."""
-
-    def __init__(self, runtime: Runtime, cluster: MembershipPort, replicas: LocalReplicas) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        cluster: MembershipPort,
+        replicas: LocalReplicas,
+        peers: LogPeersPort,
+        found: Callable[[], None],
+    ) -> None:
+        """`replicas`: what was made in this broker's folder. `found()`: some are due that were not."""
         self._runtime, self._cluster, self._replicas = runtime, cluster, replicas
+        self._peers, self._found = peers, found
+        self._spare: set[ReplicaId] = set()  # their leaders have all that is committed here
+        self._kept: set[ReplicaId] = set()  # their leaders have not, which was told
+
+    async def run(self) -> None:
+        """Finds out whose leaders have all that is committed here. Until cancelled."""
+        while True:
+            image = self._cluster.image
+            others = {each for each in self._replicas.all() if self._is_another(image, each)}
+            self._spare &= others
+            self._kept &= others
+            for replica in sorted(others - self._spare):
+                if await self._is_spare(self._cluster.image, replica):
+                    self._spare.add(replica)
+                    self._found()
+            left = bool(others - self._spare)
+            changed = [self._cluster.changed]
+            await wait_any(changed, lambda: self._cluster.image is not image, RETRY_S if left else float("inf"))  # noqa: B023
+            await trio.lowlevel.checkpoint()
+
+    async def _is_spare(self, image: Image, replica: ReplicaId) -> bool:
+        topic = self._topic(image, replica)
+        if topic is None:
+            return False
+        noted, state = self._runtime.reached.of(*replica), topic.partitions[replica[1]].state
+        if topic.name in INTERNAL or not noted.committed or state.unclean > noted.epoch:
+            return True
+        if state.leader == NOBODY:
+            return False
+        at = TopicPartition(topic.name, replica[1])
+        try:
+            end = await self._leaders_end(state.leader, at, state.leader_epoch, noted.epoch)
+        except KrappyError:
+            return False
+        if end < noted.committed and replica not in self._kept:
+            self._kept.add(replica)
+            text = "it belongs to other brokers now, but their leader lacks events that were committed here"
+            self._runtime.report(
+                "replica_kept", partition=f"{at.topic}-{at.partition}", committed=noted.committed, leader=end, text=text
+            )
+        return end >= noted.committed
+
+    async def _leaders_end(self, leader: int, at: TopicPartition, current: int, epoch: int) -> int:
+        """The offset up to which the leader's log has events of leader epochs up to `epoch`."""
+        found = await self._peers.end_of_epoch(leader, at, current, epoch)
+        if found is not None:
+            return found[1]
+        ends = await self._peers.offsets_at(leader, [at], LATEST)  # all of its events are of earlier epochs
+        if isinstance(end := ends[at], KrappyError):
+            raise end
+        return end
 
     def due(self, image: Image) -> Iterator[ReplicaId]:
-        """The replicas here that belong to other brokers now, as far as this image tells."""
-        for replica in sorted(self._replicas.all()):
+        """The replicas here that belong to other brokers now, as far as this image tells, and that are not needed."""
+        for replica in sorted(self._spare):
             if self._is_another(image, replica):
                 yield replica
 
@@ -78,4 +150,5 @@ class Leaving:
         numbers = runtime.catalog.numbers.of(id)[index : index + 1]
         await deletion.remove_left(runtime, name, [index], id, numbers)
         await runtime.in_thread(lambda: self._replicas.forget(id, [index]))
+        self._spare.discard(replica)
         runtime.report("replica_removed", partition=f"{name}-{index}")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from krappy.broker.topics.cluster_topics import ClusterTopicChanges
     from krappy.broker.topics.internal_topics import InternalTopics
     from krappy.broker.topics.topic import Topic
-    from krappy.ports.cluster import FetcherPort, MembershipPort
+    from krappy.ports.cluster import FetcherPort, LogPeersPort, MembershipPort
 
 DRAIN_S = 30.0  # controlled.shutdown.max.wait.ms
 CLOSE_S = 1.0
@@ -45,9 +45,14 @@ TRIES = 10  # at a state that its leader changes at the same time
 
 class Replication:
     def __init__(
-        self, runtime: Runtime, changes: ClusterTopicChanges, cluster: MembershipPort, fetcher: FetcherPort
+        self,
+        runtime: Runtime,
+        changes: ClusterTopicChanges,
+        cluster: MembershipPort,
+        fetcher: FetcherPort,
+        peers: LogPeersPort,
     ) -> None:
-        self.cluster = cluster
+        self.cluster, self._peers = cluster, peers
         self._runtime, self._changes, self._fetcher = runtime, changes, fetcher
         fetcher.quota = runtime.quotas.follower
         self._belonging, self._replicating = trio.CancelScope(), trio.CancelScope()
@@ -82,7 +87,7 @@ class Replication:
         runtime, cluster, replicas = self._runtime, self.cluster, self._changes.replicas
         self._logs = logs = ReplicaLogs(runtime, replicas)
         self._assignments = assignments = Assignments(
-            *(runtime, cluster, self._changes, logs, internal), self._fetcher.set
+            *(runtime, cluster, self._changes, logs, internal), self._fetcher.set, self._peers
         )
         await assignments.open()
         directory = await runtime.in_thread(replicas.directory)
@@ -134,7 +139,16 @@ class Replication:
                 failed = FailedLogs(self._runtime, self.cluster, self._assignments, self._logs)
                 notes = CommittedNotes(self._runtime)
                 still = partial(self._runtime.stillness.run, self._is_told)
-                parts = (self._assignments.run, keeper.run, self._fetcher.run, growth.run, failed.run, notes.run)
+                leaving = self._assignments.leaving
+                parts = (
+                    self._assignments.run,
+                    leaving.run,
+                    keeper.run,
+                    self._fetcher.run,
+                    growth.run,
+                    failed.run,
+                    notes.run,
+                )
                 for run in (*parts, still):
                     nursery.start_soon(self._keep_up, run)
 

@@ -118,7 +118,8 @@ def take_over(
         or broker not in image.brokers
     ):
         return []
-    after = state._replace(isr=(broker,), elr=(), last_known_elr=(), claim=max(claim, state.claim))
+    epoch = max(state.leader_epoch, claim[0])  # a log's leader epochs never fall
+    after = state._replace(isr=(broker,), elr=(), last_known_elr=(), claim=max(claim, state.claim), leader_epoch=epoch)
     return led_by(image, topic, index, after, broker)
 
 
