@@ -94,14 +94,14 @@ class Meta:
     def _check(self) -> int:
         """How many changes are lost, 0 without an accepted loss. Raises StorageError, before anything is changed, when
         opening would lose synced changes, or never end, and nobody has accepted that."""
-        lost = 0
-        if self._note.accepted():  # where no change is left, nobody knows how many there were
-            lost = 1 if rocks.last_change(self.folder) else ALL
         endless = journal.endless(self.folder)
         if endless is not None:
             file, position = endless
             self._lose(f"{file} is damaged at byte {position}")
             os.truncate(file, position)  # RocksDB ends at other damage by itself
+        lost = 0
+        if self._note.accepted():  # where no database is left, nobody knows how many changes there were
+            lost = 1 if (self.folder / "CURRENT").exists() else ALL
         noted = self._note.read()
         missing = None if self._begun else gap.find(self.folder)  # after a reopen RocksDB may still be removing files
         found = rocks.last_change(self.folder) if noted else None
