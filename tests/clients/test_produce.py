@@ -28,6 +28,7 @@ from krappy.errors import (
     UnknownPartition,
 )
 from krappy.partitioner import partition_for
+from krappy.store.synced import ACCEPT
 from krappy.testing.running import run_broker
 from krappy.types import Record
 from tests.served import alone
@@ -462,6 +463,8 @@ def test_a_producer_whose_topic_can_t_be_made_says_why(tmp_path: Path) -> None:
     ):
         producer.send("of a topic that is not known any more").result(60)
     shutil.rmtree(data / "meta")
+    (data / "meta").mkdir()
+    (data / "meta" / ACCEPT).touch()
     with run_broker(data) as broker, krappy.blocking.connect(broker.address, timeout=0.5) as client:
         producer = client.producer("t")
         with pytest.raises(StorageError, match="holds events that belong to no topic"):
