@@ -156,8 +156,8 @@ class FollowedPartition:
             self._wait()
             return
         self._looked_at_last()
-        if self._looked:
-            await self._append(b"", high_watermark, log_start)
+        if self._looked:  # from the batch on, the logs may turn out to differ by the next request
+            await self._append(b"", min(high_watermark, last.offset), log_start)
 
     def _looked_at_last(self) -> None:
         """Its last batch is the leader's, or its log was cut: then it has another last one."""

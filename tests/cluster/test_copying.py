@@ -231,6 +231,33 @@ async def test_a_copy_cuts_nothing_that_is_committed(tmp_path: Path) -> None:
 
 
 @runs
+async def test_a_copy_that_led_gives_up_what_was_not_committed(tmp_path: Path) -> None:
+    """At its offset the leader has another event, of a later epoch, which is committed."""
+    async with copied(tmp_path) as it:
+        await it.publish(b"a")
+        await it.same()
+        it.fetcher.set([])
+        both = PartitionState(FOLLOWER, EPOCH + 1, 1, (FOLLOWER, LEADER), min_isr=2)
+        await it.copy.take(both, EPOCH + 1, Role.LEADER, FOLLOWER)
+        it.copy.publish(batch.encode([b"k"], [b"b"], timestamps=1))
+        with trio.fail_after(10):
+            while it.copy.end_offset < 2:
+                await trio.sleep(0.01)
+        state = PartitionState(LEADER, EPOCH + 2, 1, (LEADER,), min_isr=1)
+        await it.leader.take(state, EPOCH + 2, Role.LEADER, LEADER)
+        await it.publish(b"x")
+        await it.copy.take(state, EPOCH + 2, Role.FOLLOWER, FOLLOWER)
+        it.follower.leader, it.follower.state = LEADER, state
+        it.fetcher.set([it.follower])
+        with trio.fail_after(10):
+            while it.copy.log.epochs.at(1) != EPOCH + 2:
+                await trio.sleep(0.01)
+        await it.check()
+        assert not it.copy.log.is_parted
+        assert not it.copy.spoiled
+
+
+@runs
 async def test_a_copy_that_has_more_than_its_leader_is_ahead(tmp_path: Path) -> None:
     """The leader lacks committed events, and has others in the same leader epoch, at the same offsets."""
     async with copied(tmp_path) as it:
