@@ -82,12 +82,17 @@ class ReplicaWanted:
         """Whether it is still led in the epoch of the request."""
         return self.port.gone is None and self.port.epoch == self.asked["current_leader_epoch"]
 
+    @property
+    def compares(self) -> bool:
+        """Whether it only compares its last batch, and may have other events than the leader before the offset."""
+        return bool(self.asked["log_start_offset"] < 0)
+
     def note(self, replica: ReplicaId) -> None:
         """Notes how far the replica is, unless it has to begin anew."""
         if self.is_below or self.is_outdated:
             return
-        if self.asked["log_start_offset"] < 0:
-            return  # it only compares, and may have other events before the offset
+        if self.compares:
+            return
         is_empty = self.asked["last_fetched_epoch"] < 0
         if not is_empty and self.port.is_outdated(replica.broker, replica.epoch, self.offset):
             self.is_outdated = True
@@ -403,7 +408,10 @@ class ReplicaFetch:
         records = b"" if raw is None else raw.records
         if not len(records) and offset < port.end_offset:
             return None
-        self.watch.told[wanted.key] = _told(port)
+        if wanted.compares:
+            self.watch.told.pop(wanted.key, None)  # it takes this only once the next request shows that the logs agree
+        else:
+            self.watch.told[wanted.key] = _told(port)
         return {
             "partition_index": index,
             "error_code": 0,

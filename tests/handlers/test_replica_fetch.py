@@ -115,6 +115,20 @@ async def test_a_replica_that_compares_is_not_noted() -> None:
     assert not asker.leader.progress
 
 
+@runs
+async def test_a_replica_that_has_compared_is_told_the_high_watermark_at_once() -> None:
+    """It did not take the one before: the logs might have differed."""
+    asker = Asker()
+    asker.leader.commits = False
+    asker.leader.produce(b"a")
+    asker.leader.high_watermark = 1
+    [row] = await asker.ask(at(0) | {"log_start_offset": -1}, session=(0, 0))
+    assert row["high_watermark"] == 1
+    [row] = await asker.ask(at(1, 5), session=(1, 1), wait_ms=10_000)
+    assert row["high_watermark"] == 1
+    assert await asker.ask(at(1, 5), session=(1, 2), wait_ms=0) == []
+
+
 @pytest.mark.parametrize("version", range(15, 18))
 def test_every_version_with_epochs(version: int) -> None:
     async def main() -> None:
