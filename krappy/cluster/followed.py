@@ -179,10 +179,8 @@ class FollowedPartition:
         self._last = None
 
     async def _append(self, data: bytes | memoryview, high_watermark: int, log_start: int) -> None:
-        # If its log fails, and is opened anew, it may have other events behind the position than the leader.
-        self._told, self.unfinished = (min(high_watermark, self._at[0]), log_start), True
+        self._told, self.unfinished = (high_watermark, log_start), True
         await self.port.append(self.epoch, data, high_watermark, log_start)
-        self._told = high_watermark, log_start
         await self.port.sync()
         self.unfinished = False
 

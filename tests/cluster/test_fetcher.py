@@ -579,29 +579,6 @@ async def test_a_sync_that_failed_is_repeated_before_it_asks() -> None:
         assert len(it.follower.log.batches) == 1
 
 
-@runs
-async def test_what_could_not_be_appended_is_not_told_to_be_committed() -> None:
-    """The log may be opened anew, and have other events there than the leader."""
-    async with pair() as it:
-        it.follow()
-        await it.follower.until(lambda: it.follower.syncs > 0)
-        told: list[tuple[int, int]] = []
-        append = it.follower.append
-
-        async def noted(epoch: int, data: bytes | memoryview, high_watermark: int, log_start: int) -> None:
-            if not data:
-                told.append((high_watermark, it.follower.log.end))
-            await append(epoch, data, high_watermark, log_start)
-
-        it.follower.append = noted  # type: ignore[method-assign]
-        it.follower.fails = [StorageError("it takes nothing")]
-        it.leader.high_watermark = 1  # other followers have what comes
-        it.leader.produce(b"a")
-        await it.same()
-        assert told
-        assert all(high_watermark <= end for high_watermark, end in told)
-
-
 def test_a_pause_that_ends_while_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pause ends while the fetcher computes how long it still lasts, because the machine does something else.
     Nothing else would wake the waiting fetcher."""

@@ -265,7 +265,6 @@ class Follower:
                 if partition.role is Role.LEADER or (partition.gone is not None and not partition.offline):
                     return False
                 log, standing = await self._in_thread(make_log)
-                self._high_watermark = standing.high_watermark  # behind it the log may differ from the leader's
                 partition.renew(log)
                 await self._stand_anew(standing)
         return True
