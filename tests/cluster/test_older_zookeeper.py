@@ -6,6 +6,7 @@ import shutil
 import signal
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from kazoo.client import KazooClient
 
 from krappy import blocking
 from krappy.broker.topics.internal_topics import JOBS
+from krappy.store.format import PULSE
+from krappy.store.pulse import read
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers, start_registered
 from tests.cluster.test_moves import reassign
 from tests.cluster.test_transactions import values
@@ -124,6 +127,15 @@ def give_back(zookeeper: ZooKeeperServer, copy: Path) -> None:
     zookeeper.wait()
 
 
+def until_renewed(cluster: ClusterProcesses) -> None:
+    """Waits until each broker has noted a later version of its lease than a copy of ZooKeeper's data has that was made
+    before: by that it finds out that the copy is older."""
+    leases = {broker: read((broker.data / PULSE).read_bytes())[1] for broker in cluster.brokers.values()}
+    for broker, lease in leases.items():
+        renewed = partial(lambda data, before: read(data.read_bytes())[1] > before + 1, broker.data / PULSE, lease)
+        wait_until(renewed, "its lease is renewed")
+
+
 def write_many(cluster: ClusterProcesses, acks: str, tag: str, count: int = 300) -> list[str]:
     """Writes so many events to each partition of "kept". Returns their values."""
     producer = Producer({"bootstrap.servers": cluster.kafka, "acks": acks, "linger.ms": 0, "batch.num.messages": 10})
@@ -177,6 +189,7 @@ def test_a_stale_broker_starts_first_after_older_data(tmp_path: Path, stale_at_c
             else:
                 cluster.spread("kept")
                 shutil.copytree(zookeeper.folder, tmp_path / "copy")
+                until_renewed(cluster)
                 one.stop()
             cluster.until_known()
             wait_until(lambda: all(1 not in each.isrs for each in cluster.partitions("kept").values()), "1 is out")
