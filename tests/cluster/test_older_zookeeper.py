@@ -282,10 +282,7 @@ def test_older_data_is_restored_while_the_brokers_run(tmp_path: Path) -> None:
             kept += write(cluster, "kept", "after")
             last = {index: each.epoch for index, each in cluster.partitions("kept").items()}
             zookeeper.kill(signal.SIGTERM)
-            shutil.rmtree(zookeeper.folder)
-            shutil.copytree(tmp_path / "copy", zookeeper.folder)
-            zookeeper.start()
-            zookeeper.wait()
+            give_back(zookeeper, tmp_path / "copy")
             write_much(zookeeper)
             wait_until(
                 lambda: all(each.epoch > last[index] for index, each in cluster.partitions("kept").items()),

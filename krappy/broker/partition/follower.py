@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from operator import attrgetter
 from typing import TypeVar
 
 import trio
@@ -30,6 +31,7 @@ from krappy.store.log import Log
 from krappy.store.writing import Batch
 
 T = TypeVar("T")
+KEPT_BY_CLEANER = attrgetter("last_offset_delta", "max_timestamp", "producer_id", "producer_epoch", "base_sequence")
 
 
 class Follower:
@@ -291,7 +293,4 @@ def _is_same(one: BatchHeader, other: BatchHeader) -> bool:
     taken events from either, and then has left these fields as they were."""
     if one.base_offset != other.base_offset or one.leader_epoch != other.leader_epoch:
         return True  # the cleaner has removed the batch of one of them; or they will turn out to diverge
-    return (one.last_offset_delta, one.max_timestamp, *one[9:12]) == (
-        *(other.last_offset_delta, other.max_timestamp),
-        *other[9:12],
-    )
+    return KEPT_BY_CLEANER(one) == KEPT_BY_CLEANER(other)

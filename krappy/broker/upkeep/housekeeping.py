@@ -93,10 +93,9 @@ class Housekeeper:
             scan.close()
 
     def _tell_damage(self) -> None:
-        for topic in self._runtime.topics.values():
-            for partition in topic.local.values():
-                if partition.log.damage:
-                    partition.tell_damage()
+        for partition in self._runtime.topics.local():
+            if partition.log.damage:
+                partition.tell_damage()
 
     async def _tend_staging(self) -> None:
         try:
