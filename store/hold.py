@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from krappy.errors import StorageError
-from krappy.store import identity
+from krappy.store import identity, journal
 from krappy.store.format import CHECKPOINT, CHECKPOINT_COPY, LOG, SUFFIXES, file_name
 from krappy.store.log import Log
 from krappy.store.staging import StagedFiles
-from krappy.store.synced import told
+from krappy.store.synced import ACCEPT, told
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -44,7 +44,7 @@ def check_whole(data: Path, *, catalog: bool = True) -> None:
     if (data / RESTORING).exists():
         raise StorageError(f"{data} holds a backup that was not restored to its end: run `krappy restore` again")
     meta, topics = data / "meta", data / "topics"
-    is_there = meta.is_dir() and any(meta.iterdir())
+    is_there = any((meta / name).exists() for name in ("CURRENT", ACCEPT)) or journal.holds_data(meta)
     if catalog and not is_there and topics.is_dir() and identity.unclaimed(topics, set()):
         raise StorageError(told(meta, f"is missing, and {topics} holds events. What it had is lost"))
 

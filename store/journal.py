@@ -18,7 +18,7 @@ from struct import Struct
 
 from krappy.records.checksum import crc32c
 
-__all__ = ["contents", "endless", "manifest_flaw", "manifest_of"]
+__all__ = ["contents", "endless", "holds_data", "manifest_flaw", "manifest_of"]
 
 _BLOCK = 32 << 10
 _HEAD = Struct("<IHB")
@@ -49,6 +49,11 @@ def manifest_of(folder: Path) -> Path | None:
     name = current.read_text(errors="replace").rstrip("\n") if current.is_file() else ""
     file = folder / name
     return file if name.startswith("MANIFEST-") and "/" not in name and file.is_file() else None
+
+
+def holds_data(folder: Path) -> bool:
+    """Whether there are tables or write-ahead logs of a database, with its file CURRENT or without it."""
+    return any(folder.glob("*.sst")) or any(log.stat().st_size for log in folder.glob("[0-9]*.log"))
 
 
 def contents(content: bytes) -> Iterator[bytes]:

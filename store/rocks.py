@@ -207,7 +207,7 @@ def open_db(
     options = db_options(cache_bytes, memtable_bytes, open_files, gathered=gathered)
     try:
         OS_DISK.mkdir(folder)  # RocksDB syncs the folder's content, not its name
-        if not (folder / "CURRENT").is_file() and _holds_data(folder):
+        if not (folder / "CURRENT").is_file() and journal.holds_data(folder):
             # RocksDB would make a new database here, and delete the files of the old one.
             raise Damaged(f"{folder} holds the files of a database, but not its file CURRENT")
         for path in folder.iterdir():
@@ -259,10 +259,6 @@ def _check_manifest(folder: Path) -> None:
     flaw = journal.manifest_flaw(folder)
     if flaw:
         raise Damaged(f"the database in {folder} can't be opened: {flaw}")
-
-
-def _holds_data(folder: Path) -> bool:
-    return any(folder.glob("*.sst")) or any(log.stat().st_size for log in folder.glob("[0-9]*.log"))
 
 
 def batch() -> WriteBatch:

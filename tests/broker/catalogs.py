@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import trio
@@ -77,3 +79,17 @@ class SyncCatalog(LocalCatalog):
 
     def pass_over(self, changes: int) -> None:
         trio.run(self.changing.pass_over, self.meta, changes)
+
+
+CATALOGS_LOST = ["nothing", "an empty folder", "no database"]
+
+
+def lose_catalog(meta: Path, left: str) -> None:
+    """Removes the catalog in a folder, but for what is left of CATALOGS_LOST."""
+    if left == "no database":
+        for file in [meta / "CURRENT", *meta.glob("*.sst"), *meta.glob("*.log")]:
+            file.unlink()
+        return
+    shutil.rmtree(meta)
+    if left == "an empty folder":
+        meta.mkdir()

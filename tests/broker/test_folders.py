@@ -20,6 +20,7 @@ from krappy.store.meta import Meta
 from krappy.store.reached import ReachedFile
 from krappy.store.synced import ACCEPT, NAME
 from krappy.types import text_id
+from tests.broker.catalogs import CATALOGS_LOST, lose_catalog
 from tests.broker.engine import as_killed, publish, read_all, running
 
 
@@ -269,7 +270,7 @@ async def test_a_damaged_catalog_is_refused_and_goes_on_when_that_is_wanted(tmp_
         assert sorted(broker.topics) == ["alpha", "delta"]
 
 
-@pytest.mark.parametrize("left", ["nothing", "an empty folder"])
+@pytest.mark.parametrize("left", CATALOGS_LOST)
 @trio_test
 async def test_a_lost_catalog_is_refused_and_begun_anew_when_that_is_wanted(tmp_path: Path, left: str) -> None:
     data, meta = tmp_path / "data", tmp_path / "data" / "meta"
@@ -277,9 +278,7 @@ async def test_a_lost_catalog_is_refused_and_begun_anew_when_that_is_wanted(tmp_
         topic, _ = await broker.create_topic("alpha", 1, {})
         await publish(topic.led(0), 5, [b"k"] * 5)
         last = await broker.new_producer_id()
-    shutil.rmtree(meta)
-    if left == "an empty folder":
-        meta.mkdir()
+    lose_catalog(meta, left)
     before = sorted(data.rglob("*"))
     for _ in range(2):
         with pytest.raises(ExceptionGroup) as failed:

@@ -21,7 +21,7 @@ from krappy.store.meta import Meta
 from krappy.store.synced import Synced
 from krappy.store.views import Views
 from krappy.testing.running import run_broker
-from tests.broker.catalogs import SyncCatalog
+from tests.broker.catalogs import CATALOGS_LOST, SyncCatalog, lose_catalog
 from tests.broker.engine import as_killed, publish, running
 from tests.cli.conftest import Krappy, Result
 
@@ -394,13 +394,11 @@ def test_a_pulse_that_is_none_is_told_and_left_alone(
         assert (data / PULSE).read_bytes() == content
 
 
-@pytest.mark.parametrize("left", ["nothing", "an empty folder"])
+@pytest.mark.parametrize("left", CATALOGS_LOST)
 def test_a_lost_catalog_is_told_and_none_is_made(
     doctor: Callable[..., Result], run: Krappy, data: Path, left: str
 ) -> None:
-    shutil.rmtree(data / "meta")
-    if left == "an empty folder":
-        (data / "meta").mkdir()
+    lose_catalog(data / "meta", left)
     before = sorted(data.rglob("*"))
     for found in (doctor(), doctor("--repair", "--json"), run("user", "list", "--data", str(data))):
         assert found.status == 1
