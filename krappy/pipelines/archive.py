@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as sf
 from pyspark.sql import types
@@ -55,8 +57,8 @@ def run(
         per_batch: events of one batch at most.
         data_loss_fails: whether it is an error if events are gone before they are archived.
 
-    Raises ConfigError if the archive was moved, or made with another checkpoint, or a folder can't be made; and the
-    stream's own errors.
+    Raises ConfigError if the archive was moved or copied, or made with another checkpoint, or a folder can't be made;
+    and the stream's own errors.
     """
     events = spark.readStream.format("krappy").options(
         **texts(
@@ -70,8 +72,8 @@ def run(
             }
         )
     )
+    path = _made_at(spark, path)
     checkpoint = checkpoint or f"{path.rstrip('/')}/{CHECKPOINT}"
-    _check_place(spark, path)
     _check_batches(spark, path, checkpoint)
     for folder in (path, checkpoint):
         make_folder(spark, folder)
@@ -81,23 +83,42 @@ def run(
     return follow(writer, every, tell)
 
 
-def _check_place(spark: SparkSession, path: str) -> None:
-    """Raises ConfigError for an archive that was moved: Spark's log has the full names of its files."""
+def _made_at(spark: SparkSession, path: str) -> str:
+    """The name by which the archive in a folder was made: another one if `path` leads there by a link. Spark's log has
+    the full names of its files, and Spark reads no archive with the names of two folders.
+
+    Raises ConfigError for an archive that was moved or copied: then the log does not name the files in the folder."""
     named = _named_file(spark, f"{path.rstrip('/')}/{FILES}")
     if named is None:
-        return
-    (files, file), (_, folder) = place(spark, named), place(spark, path)
-    at = str(files.makeQualified(folder).toUri().getPath())
-    if not str(file.toUri().getPath()).startswith(f"{at}/") and not files.exists(file):
+        return path
+    jvm: Any = spark._jvm
+    made = jvm.java.net.URI(named.rpartition("/topic=")[0])  # it has %20 for a space
+    files, folder = place(spark, path)
+    here = files.makeQualified(folder).toUri()
+    if made.getPath() == here.getPath():
+        return path
+    if not _is_same(jvm, made, here):
         raise ConfigError(
-            f"{path} is an archive that was moved: its log names the file {named}, which is not there. Move it back, "
+            f"{path} is an archive that was moved or copied: its log names the file {named}. Use it where it was made, "
             "or archive the topics into a new folder"
         )
+    return str(jvm.org.apache.hadoop.fs.Path(made).toString())
+
+
+def _is_same(jvm: Any, one: Any, other: Any) -> bool:
+    """Whether two URIs are one folder of this machine, by a link or mounted at two places."""
+    if {one.getScheme(), other.getScheme()} != {"file"}:
+        return False
+    nio = jvm.java.nio.file
+    try:
+        return bool(nio.Files.isSameFile(nio.Paths.get(one), nio.Paths.get(other)))
+    except Py4JJavaError:  # one is not there
+        return False
 
 
 def _named_file(spark: SparkSession, log: str) -> str | None:
     """A file that the archive's log names, as it is named there. None: there is none, or it is unknown, over Spark
-    Connect."""
+    Connect, or since the log is damaged, of which Spark tells."""
     for name in names(spark, log):
         if name.removesuffix(".compact").isdigit():
             files, path = place(spark, f"{log}/{name}")
@@ -108,7 +129,7 @@ def _named_file(spark: SparkSession, log: str) -> str | None:
                 line = reader.readLine()
             finally:
                 reader.close()
-            if line:
+            with suppress(ValueError, KeyError, TypeError):
                 return str(json.loads(line)["path"])
     return None
 
@@ -127,9 +148,9 @@ def _check_batches(spark: SparkSession, path: str, checkpoint: str) -> None:
 
 
 def events(spark: SparkSession, path: str, topic: str | None = None) -> DataFrame:
-    """The events of an archive, with the columns of a log read and `date`. Raises ConfigError if it was moved."""
-    _check_place(spark, path)
-    found = spark.read.schema(schema()).parquet(path)
+    """The events of an archive, with the columns of a log read and `date`. Raises ConfigError if it was moved or
+    copied."""
+    found = spark.read.schema(schema()).parquet(_made_at(spark, path))
     return found if topic is None else found.where(sf.col("topic") == topic)
 
 

@@ -204,6 +204,27 @@ def test_a_moved_archive_is_refused(
     finally:
         moved.rename(back)
     assert archive.events(spark, path, VISITS).count() == len(events(client, VISITS))
+    shutil.copytree(back, moved)  # its log names the files of the other one
+    with pytest.raises(ConfigError, match="is an archive that was moved or copied"):
+        archive.run(spark, [PEOPLE, VISITS], str(moved), address=address)
+
+
+def test_an_archive_may_have_any_name_and_be_named_by_a_link(
+    spark: SparkSession, client: Client, address: str, tmp_path: Path
+) -> None:
+    """Spark's log of its files has %20 for a space. And Spark can't read an archive whose files have two folders."""
+    topic, folder, link = "pipeline-linked", tmp_path / "50%20 of #1", tmp_path / "link"
+    link.symlink_to(folder)
+    client.create_topic(topic)
+    for count, name in enumerate((folder, folder, link, folder), 1):
+        with client.producer(topic) as producer:
+            producer.send("v", key="k")
+        archive.run(spark, [topic], str(name), address=address)
+        assert (
+            archive.events(spark, str(folder), topic).count()
+            == archive.events(spark, str(link), topic).count()
+            == count
+        )
 
 
 def test_a_history_is_replaced_as_a_whole(
