@@ -181,9 +181,9 @@ class ClientQuotas:
         self.note(QuotaKey.MUTATION, payer, found)
         return found
 
-    def connect(self, host: str, *, local: bool) -> bool:
+    def connect(self, host: str, *, apart: str, local: bool) -> bool:
         most = self._runtime.config.max_connection_rate_per_ip or None
-        may = self._use.connect(host, most, trio.current_time(), exempt=local)
+        may = self._use.connect(host, most, trio.current_time(), apart=apart, exempt=local)
         if not may:
             self.note(QuotaKey.CONNECTION, Payer(host=host), 0.0)
         return may

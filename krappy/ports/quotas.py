@@ -72,9 +72,10 @@ class UsePort(Protocol):
         """Like `spend`, for controller_mutation_rate. `strict`: a client that is over the quota is refused (KIP-599).
         Raises Overloaded, with `seconds`."""
 
-    def connect(self, host: str, *, local: bool) -> bool:
-        """Whether one more connection may come from this address now. `local`: it is this machine's own, for which
-        only quotas of just this address count."""
+    def connect(self, host: str, *, apart: str, local: bool) -> bool:
+        """Whether one more connection may come from this address now. `apart`: among which connections it is counted;
+        each kind may use all of the address's rate. `local`: the address is this machine's own, for which only quotas
+        of just this address count."""
 
     def note(self, key: QuotaKey, payer: Payer, seconds: float) -> None:
         """Counts that the client is silenced for so long, where `spend` or `place` did not."""

@@ -12,7 +12,8 @@ Rules, kept here:
 - When no place is left, the oldest connection that has never sent a request gives way to a new one at such listeners.
 - The last few places are for peers on this machine, so that its administrator can always connect.
 - One address has a limit (`max.connections.per.ip`), which does not apply to this machine, HTTP and probes. With IPv6 a
-  network of 64 bits has this limit together, except for addresses that have a limit of their own.
+  network of 64 bits has this limit together, except for addresses that have a limit of their own. How many connections
+  it opens in a second is limited elsewhere (KIP-612): for HTTP as well, counted apart, but not for probes.
 - Connections leave the file descriptors that the storage needs; HTTP and other brokers may take a few of them.
 """
 

@@ -21,7 +21,7 @@ from krappy.server.budget import Budget
 from krappy.server.handshakes import Handshakes
 from krappy.server.joint_reader import JointReader
 from krappy.server.pages import Pages
-from krappy.server.places import BROKERS, HTTP, MOST_APART, Places, is_local
+from krappy.server.places import BROKERS, HEALTH, HTTP, MOST_APART, Places, is_local
 from krappy.server.session import REGISTRATION, Allowance
 from krappy.server.sockets import endpoint, has_vanished, prepare
 from krappy.server.strangers import StrangerSteps
@@ -286,7 +286,8 @@ class Server:
 
     def _refusal(self, kind: str, host: str, descriptor: int) -> KrappyError | None:
         """Why a new connection has no place."""
-        if kind not in MOST_APART and not self.broker.client_quotas.connect(host, local=is_local(host)):
+        apart = kind if kind in MOST_APART else ""
+        if kind != HEALTH and not self.broker.client_quotas.connect(host, apart=apart, local=is_local(host)):
             return Overloaded(f"{host} opens connections faster than one address may")
         return self.places.refusal(kind, host, descriptor, trio.current_time())
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import ssl
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,15 +20,16 @@ from krappy.clients.acls import AclInfo
 from krappy.console import paying
 from krappy.console.paying import HttpPayer
 from krappy.server import handshakes, strangers, throttled
-from krappy.testing.running import RunningBroker
+from krappy.testing.running import RunningBroker, run_broker
 from krappy.tls import TlsSocket
-from tests.process import wait_until
+from tests.process import free_address, wait_until
 from tests.quotas.quotas import Quotas
 from tests.security.authority import Authority
 from tests.security.test_ends import broker_of, browser
 from tests.security.test_sasl import SECRET
 
 KB = 1000
+MANY = 12  # connections that are opened together
 
 
 @pytest.fixture
@@ -250,3 +255,64 @@ def test_other_paths_count_as_well(monkeypatch: pytest.MonkeyPatch, broker: Runn
             while (answer := http.get(path)).status_code == 200:
                 assert time.monotonic() < end
         check_refused(answer, "request_percentage", 1)
+
+
+def test_an_address_opens_connections_at_its_rate(tmp_path: Path) -> None:
+    """Each handshake takes about a ms of the event loop, and each head of a request as long: without a rate, one
+    address that opened connections without end took most of the broker's time. Over TLS what is beyond the rate is
+    refused before its handshake. Those of the other protocols are counted by themselves, and probes have no rate."""
+    authority, asks = Authority(tmp_path), b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    probes = free_address()
+    reported: list[str] = []
+
+    def statuses(address: str, source: str, count: int, context: ssl.SSLContext | None = None) -> list[str]:
+        """The statuses of the answers on so many connections, opened together; empty: closed without an answer."""
+        host, _, port = address.rpartition(":")
+        found = []
+        with ExitStack() as opened:
+            come = [
+                opened.enter_context(socket.create_connection((host, int(port)), 60, (source, 0))) for _ in range(count)
+            ]
+            for sock in come:
+                try:
+                    talk = opened.enter_context(context.wrap_socket(sock, server_hostname=host)) if context else sock
+                    talk.sendall(asks)
+                    found.append(talk.recv(1 << 16)[9:12].decode())
+                except (ssl.SSLError, ConnectionError):
+                    found.append("")
+        return found
+
+    def report(event: str, **facts: object) -> None:
+        reported.append(event)
+
+    settings = {
+        **{"listen_http": "SSL://127.0.0.1:0", "listen_health": probes, "durability": "os"},
+        "tls_certificate": authority.issue("127.0.0.1"),
+    }
+    with run_broker(tmp_path / "data", report=report, **settings) as broker, Quotas(broker.kafka_address) as quotas:
+        quotas.set({"ip": "127.0.0.9"}, connection_creation_rate=1.0)
+        host, _, port = broker.address.rpartition(":")
+        for _ in range(MANY):
+            socket.create_connection((host, int(port)), 60, ("127.0.0.9", 0)).close()
+        wait_until(lambda: reported.count("connection_refused") > MANY / 2, "its native connections are refused")
+        reported.clear()
+        found = statuses(broker.http_address, "127.0.0.9", MANY, authority.context())
+        assert found[0] == "200"
+        assert found.count("") > MANY / 2
+        assert reported.count("connection_refused") >= found.count("")
+        assert "tls_handshake_failed" not in reported
+        assert statuses(broker.http_address, "127.0.0.1", MANY, authority.context()) == ["200"] * MANY
+        assert statuses(probes, "127.0.0.9", MANY) == ["200"] * MANY
+
+
+def test_a_connection_beyond_the_rate_is_told_so(broker: RunningBroker, quotas: Quotas) -> None:
+    quotas.set({"ip": "127.0.0.8"}, connection_creation_rate=1.0)
+    host, _, port = broker.http_address.rpartition(":")
+    with ExitStack() as opened:
+        come = [
+            opened.enter_context(socket.create_connection((host, int(port)), 60, ("127.0.0.8", 0))) for _ in range(MANY)
+        ]
+        head, _, body = come[-1].recv(1 << 16).partition(b"\r\n\r\n")  # unasked
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert b"\r\nRetry-After: 1\r\n" in head
+    assert json.loads(body)["detail"] == "127.0.0.8 opens connections faster than one address may"

@@ -232,17 +232,19 @@ class QuotaUse:
         bucket.spend(lent, now)
         return lent
 
-    def connect(self, host: str, otherwise: float | None, now: float, *, exempt: bool = False) -> bool:
+    def connect(self, host: str, otherwise: float | None, now: float, *, apart: str = "", exempt: bool = False) -> bool:
         """Whether an address may open one more connection now. If so, the connection counts: for the address, if that
         has a quota of its own, else for its network. `otherwise`: how many a second, where no quota says it; None: any
-        number. `exempt`: only a quota of the address's own counts."""
+        number. `apart`: among which connections it is counted; each kind may use all of the rate. `exempt`: only a
+        quota of the address's own counts."""
         limit = self.quotas.of_ip(host)
         rate = otherwise if limit is None else limit.rate
         if rate is None or (exempt and (limit is None or limit.entity.ip != host)):
             return True
         key = QuotaKey.CONNECTION
         who = host if limit is not None and limit.entity.ip == host else network(host)
-        bucket = self._made((key, who), (key, rate), rate, now, None if limit is None else limit.entity)
+        entity = None if limit is None else limit.entity
+        bucket = self._made((key, who, apart), (key, rate, apart), rate, now, entity)
         if bucket.wait(now):
             return False
         bucket.spend(1, now)

@@ -261,6 +261,7 @@ def test_connections_of_an_address() -> None:
     assert sum(use.connect("10.0.0.3", 5.0, 0.0) for _ in range(100)) == 6
     assert sum(use.connect("127.0.0.1", 5.0, 0.0, exempt=True) for _ in range(100)) == 100
     assert sum(use.connect("10.0.0.1", 5.0, 100.0, exempt=True) for _ in range(100)) == 3
+    assert sum(use.connect("10.0.0.1", 5.0, 100.0, apart="http", exempt=True) for _ in range(100)) == 3
 
 
 # --- which there can be
