@@ -167,7 +167,8 @@ class Counted(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        data = self._file.read(min(self.left, CHUNK if size < 0 else size))
+        with backup_files.named(self._name):
+            data = self._file.read(min(self.left, CHUNK if size < 0 else size))
         self.left -= len(data)
         self.crc = zlib.crc32(data, self.crc)
         self._tell(self._name, len(data))

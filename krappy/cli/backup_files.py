@@ -12,6 +12,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import IO, Any, Self
@@ -119,9 +120,22 @@ class SourceFolder:
                 yield (Path(parent) / name).relative_to(self._path).as_posix()
 
 
-def create(folder: Path, name: str) -> IO[bytes]:
+@contextmanager
+def create(folder: Path, name: str) -> Iterator[IO[bytes]]:
     """A new file below the folder. Raises OSError, and Failure for a name that no file of a backup has."""
-    return os.fdopen(os.open(place(folder, name), _NEW, 0o600), "wb")
+    path = place(folder, name)
+    with named(path), os.fdopen(os.open(path, _NEW, 0o600), "wb") as file:
+        yield file
+
+
+@contextmanager
+def named(path: Path | str) -> Iterator[None]:
+    """Lets an error of reading or writing tell the file's name, which the system does not."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def place(folder: Path, name: str) -> Path:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -375,6 +377,41 @@ def test_a_restore_that_is_killed_is_begun_again(backup: Path, tmp_path: Path) -
     assert checkup.check(data, repair=False, tell=lambda *_: None).sound
     with run_broker(data) as broker:
         assert len(contents(broker.address, "t")[0]) == 1_000
+
+
+def test_a_restore_that_the_disk_refuses_names_the_file_and_leaves_nothing(backup: Path, tmp_path: Path) -> None:
+    """No file may grow beyond 64 KB, as if there were no room; or a part of the data can't get to its place."""
+    data = tmp_path / "elsewhere"
+    moving = """
+import sys
+from pathlib import Path
+from krappy.cli import main
+
+rename = Path.rename
+
+def refuse(self, target):
+    if self.name == "views":
+        raise PermissionError(13, "Permission denied", str(self))
+    return rename(self, target)
+
+Path.rename = refuse
+sys.exit(main.run(sys.argv[1:]))
+"""
+    for program, said in (
+        ('ulimit -f 128; exec "$0" -m krappy', r"restoring/\S+\.(log|sst): File too large"),
+        ('exec "$0" -c "$PROGRAM"', "restoring/views: Permission denied"),
+    ):
+        done = subprocess.run(
+            ["sh", "-c", f'{program} restore "$1" --data "$2"', sys.executable, backup, data],
+            env={**os.environ, "PROGRAM": moving},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 1
+        assert re.fullmatch(f"krappy: {data}/{said}\n", done.stderr), done.stderr
+        assert [path.name for path in data.iterdir()] == ["lock"]
+    assert krappy("restore", backup, "--data", data).returncode == 0
 
 
 def test_producer_ids_of_a_restored_broker_are_new(backup: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import click
@@ -56,8 +56,7 @@ def restore(source: str, data: Path, as_json: bool) -> None:
         partial = data / RESTORING
         if partial.exists():
             # An interrupted restore left it. No broker starts on such a folder, so its parts are all of that restore.
-            for part in (*(data / name for name in backup_files.PARTS), *partial.iterdir()):
-                shutil.rmtree(part, ignore_errors=True)
+            _remove(data, but=partial)
         strange = [path.name for path in data.iterdir() if path.name not in ("lock", "lost+found", RESTORING)]
         if strange:
             whole = (
@@ -83,9 +82,9 @@ def restore(source: str, data: Path, as_json: bool) -> None:
                 trio.run(skip_ahead, meta, PRODUCER_IDS)
             finally:
                 meta.close()
-        for part in sorted(partial.iterdir()):
-            part.rename(data / part.name)
-        OS_DISK.fsync_dir(data)
+            for part in sorted(partial.iterdir()):
+                part.rename(data / part.name)
+            OS_DISK.fsync_dir(data)
         partial.rmdir()  # from here on a broker may start on the folder
         OS_DISK.fsync_dir(data)
         OS_DISK.fsync_dir(data.absolute().parent)
@@ -105,14 +104,24 @@ def restore(source: str, data: Path, as_json: bool) -> None:
 @contextmanager
 def _marked(partial: Path) -> Iterator[None]:
     """Creates the folder that marks an unfinished restore, and syncs it. If the block fails, the folder is removed with
-    all that is in it."""
+    all that was restored."""
+    data = partial.parent
     partial.mkdir(PRIVATE, exist_ok=True)
-    OS_DISK.fsync_dir(partial.parent)
+    OS_DISK.fsync_dir(data)
     try:
         yield
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+        with suppress(OSError):
+            _remove(data, but=partial)
+            OS_DISK.fsync_dir(data)  # else a loss of power could leave some of it without the mark
+            shutil.rmtree(partial)
         raise
+
+
+def _remove(data: Path, *, but: Path) -> None:
+    """Removes what was restored, whether it was in its place or not yet, but not the folder that marks the restore."""
+    for part in (*(data / name for name in backup_files.PARTS), *but.iterdir()):
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def _latest(source: str) -> str:
