@@ -20,7 +20,7 @@ from tests.compat.clients.of_python import OF_PYTHON
 from tests.compat.servers import UNDER_TEST, KrappyServer, Server, server
 from tests.security.conftest import authority, provider  # noqa: F401
 
-NAMES = ("confluent-kafka", "kafka-python", "aiokafka", "kcat", "kafkajs", "java-3", "java-4")
+NAMES = ("confluent-kafka", "kafka-python", "aiokafka", "kcat", "kafkajs", "java-3", "java-4", "sarama", "kafka-go")
 GetClient = Callable[[str], Client]
 NewTopic = Callable[..., str]
 _numbers = itertools.count()
@@ -117,12 +117,17 @@ def _make(name: str, logs: Path) -> Client:
         os.environ["NODE_PATH"] = str(folder / "node_modules")
         agent = Agent([program, str(tools.HERE / "node" / "agent.js")], folder, logs / "kafkajs.log")
         return AgentClient(name, agent, codecs=("none", "gzip"), static_members=False, protocol848=False)
+    codecs: tuple[Codec, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
+    if name == "sarama" or name == "kafka-go":
+        agent = Agent(tools.go_agent(name), logs, logs / f"{name}.log")
+        found = AgentClient(name, agent, codecs=codecs, static_members=name == "sarama", protocol848=False)
+        found.transactions = name == "sarama"
+        return found
     profile: tools.Profile = "clients3" if name == "java-3" else "clients4"
     program, path = tools.java_agent(profile)
     level = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
     command = [program, "-Xmx256m", "-XX:TieredStopAtLevel=1", level, "-cp", path, "Agent"]
     agent = Agent(command, logs, logs / f"{name}.log")
-    codecs: tuple[Codec, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
     return AgentClient(name, agent, codecs=codecs, static_members=True, protocol848=name == "java-4")
 
 

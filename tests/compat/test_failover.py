@@ -99,8 +99,8 @@ def by_aiokafka(address: str, topic: str) -> None:
 
 def agent(name: str, logs: Path) -> AgentClient:
     """A process that runs the client. Raises Missing."""
-    if name == "franz-go":
-        command = [tools.go_agent()]
+    if name in ("franz-go", "sarama"):
+        command = tools.go_agent(name)
     else:
         java, path = tools.java_agent("clients3" if name == "java-3" else "clients4")
         level = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
@@ -166,7 +166,7 @@ class Written:
         return ends >= count
 
 
-@pytest.mark.parametrize("client", [*PYTHON, "java-3", "java-4", "franz-go"], indirect=True)
+@pytest.mark.parametrize("client", [*PYTHON, "java-3", "java-4", "franz-go", "sarama"], indirect=True)
 def test_leaders_are_killed_under_load(
     client: tuple[Streams, Reads], cluster: ClusterProcesses, request: pytest.FixtureRequest
 ) -> None:

@@ -16,7 +16,7 @@ from tests.compat.servers import Server
 PARTITIONS = 4
 WRITER = Confluent()
 _numbers = itertools.count()
-CLASSIC = ["confluent-kafka", "kafka-python", "aiokafka", "kafkajs", "java-3", "java-4"]
+CLASSIC = ["confluent-kafka", "kafka-python", "aiokafka", "kafkajs", "java-3", "java-4", "sarama", "kafka-go"]
 MODERN = ["confluent-kafka", "java-4"]
 BOTH: list[tuple[str, Protocol848]] = [(name, "classic") for name in CLASSIC]
 BOTH += [(name, "consumer") for name in MODERN]
@@ -88,7 +88,7 @@ def test_members_share_leave_and_take_over(
 
 
 @pytest.mark.parametrize("modern", MODERN)
-@pytest.mark.parametrize("name", CLASSIC)
+@pytest.mark.parametrize("name", [name for name in CLASSIC if name != "kafka-go"])  # below
 def test_a_group_moves_to_kip_848_and_back_under_its_members(
     name: str, modern: str, get_client: GetClient, running: Server, new_topic: NewTopic
 ) -> None:
@@ -119,6 +119,22 @@ def test_a_group_moves_to_kip_848_and_back_under_its_members(
     write(running, topic, 120, 40)
     assert numbers(drain([third], 40)) == list(range(120, 160))
     third.close()
+
+
+def test_a_group_of_kafka_go_does_not_move_to_kip_848(
+    get_client: GetClient, running: Server, new_topic: NewTopic
+) -> None:
+    """What its members send lacks the owned partitions, which that version has. Kafka refuses it with the same code."""
+    topic, group = new_topic(partitions=PARTITIONS), new_group()
+    member = get_client("kafka-go").member(running.address, topic, group)
+    settle([member])
+    modern = get_client("java-4").member(running.address, topic, group, protocol="consumer")
+    with pytest.raises(Refused, match="GroupIdNotFound"):
+        drain([modern], 1)
+    modern.close()
+    write(running, topic, 0, 40)
+    assert numbers(drain([member], 40)) == list(range(40)), "the group goes on"
+    member.close()
 
 
 def test_clients_of_different_languages_share_one_group(

@@ -16,7 +16,7 @@ from tests.compat.conftest import NAMES, GetClient, NewTopic
 from tests.compat.servers import Server
 from tests.kafka.raw import Raw
 
-WRITERS = [name for name in NAMES if name != "kcat"]
+WRITERS = [name for name in NAMES if name not in ("kcat", "kafka-go")]
 _numbers = itertools.count()
 PLAIN = Confluent()
 
@@ -44,6 +44,8 @@ def test_only_what_was_committed_is_seen(
     committed = sorted(m.value or b"" for mark in ("first", "second", "last") for m in some(mark))
     everything = sorted(committed + [m.value or b"" for mark in ("gone", "gone too") for m in some(mark)])
     for reader in NAMES:
+        if reader == "kafka-go":  # it takes control batches for messages, Kafka's as well
+            continue
         try:
             other = get_client(reader)
         except pytest.skip.Exception:

@@ -20,9 +20,9 @@ HERE = Path(__file__).resolve().parent
 CACHE = HERE.parent.parent / ".cache" / "compat"
 FETCH_SECONDS = 600
 WANTED = os.environ.get("KRAPPY_COMPAT") == "1"
-Profile = Literal["clients3", "clients4", "kafka", "streams", "connect", "delta"]
+Profile = Literal["clients3", "clients4", "kafka", "streams", "flink", "connect", "delta"]
 CLIENTS: tuple[Profile, ...] = ("clients3", "clients4", "kafka")
-PROGRAMS: tuple[Profile, ...] = ("streams", "connect", "delta")
+PROGRAMS: tuple[Profile, ...] = ("streams", "flink", "connect", "delta")
 Packages = Literal["streams", "delta", "sslyze"]
 PACKAGES: tuple[Packages, ...] = ("streams", "delta", "sslyze")  # python/*.txt: each becomes a virtual environment
 
@@ -102,12 +102,12 @@ def postgres() -> Path:
     raise Missing("no PostgreSQL: on Debian, apt-get install postgresql")
 
 
-def go_agent() -> str:
-    """The path of the program with franz-go. Raises Missing."""
-    program = CACHE / "go" / "agent"
+def go_agent(client: str) -> list[str]:
+    """The command of the program with Go's clients, for one of them: franz-go, sarama or kafka-go. Raises Missing."""
+    program = CACHE / "go" / "clients"
     if not program.exists():
         raise Missing("the Go agent is not built: make compat does it")
-    return str(program)
+    return [str(program), client]
 
 
 def _tool(name: str, hint: str) -> str:
@@ -176,8 +176,8 @@ def compile_agent() -> None:
 
 def build_go_agent() -> None:
     """go build, with the modules of the committed go.sum. Raises Missing."""
-    go = _tool("go", "Go 1.21 or newer")
-    _run([go, "build", "-o", str(CACHE / "go" / "agent"), "."], HERE / "go")
+    go = _tool("go", "Go 1.26 or newer")
+    _run([go, "build", "-o", str(CACHE / "go" / "clients"), "."], HERE / "go")
 
 
 def _run(command: list[str], folder: Path) -> None:
@@ -218,7 +218,7 @@ def main() -> int:
     try:
         build_go_agent()
     except Missing as reason:
-        write(f"franz-go: {reason}\n")
+        write(f"Go's clients: {reason}\n")
     return 0
 
 

@@ -1,6 +1,7 @@
 """Clients of other languages: a process that takes one JSON request a line and answers each with one line.
 
-The programs are node/agent.js, java/Agent.java and go/agent.go, which serve the operations below; Go's has no groups.
+The programs are node/agent.js, java/Agent.java and go/agent.go, which serve the operations below; franz-go has no
+groups there.
 Bytes travel as base64.
 """
 

@@ -1,4 +1,5 @@
-// franz-go behind one JSON request a line, each answered by one line (tests/compat/clients/agent.py).
+// Go's clients of Kafka behind one JSON request a line, each answered by one line (tests/compat/clients/agent.py):
+// `agent franz-go`, `agent sarama` or `agent kafka-go`.
 package main
 
 import (
@@ -8,30 +9,35 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
-
-	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/sasl/plain"
-	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
 const patience = 55 * time.Second
 
 type request struct {
-	Op         string    `json:"op"`
-	Address    string    `json:"address"`
-	Topic      string    `json:"topic"`
-	Partitions int       `json:"partitions"`
-	Count      int       `json:"count"`
-	PerSecond  int       `json:"perSecond"`
-	Isolation  string    `json:"isolation"`
-	Messages   []message `json:"messages"`
-	Security   *security `json:"security"`
+	Op            string    `json:"op"`
+	Address       string    `json:"address"`
+	Topic         string    `json:"topic"`
+	Partitions    int       `json:"partitions"`
+	Count         int       `json:"count"`
+	PerSecond     int       `json:"perSecond"`
+	Isolation     string    `json:"isolation"`
+	Messages      []message `json:"messages"`
+	Acks          string    `json:"acks"`
+	Codec         string    `json:"codec"`
+	Idempotent    bool      `json:"idempotent"`
+	Transactional *string   `json:"transactional"`
+	Abort         bool      `json:"abort"`
+	MaxBytes      int       `json:"maxBytes"`
+	Member        string    `json:"member"`
+	Group         string    `json:"group"`
+	Instance      *string   `json:"instance"`
+	Security      *security `json:"security"`
 }
 
 // security says how to connect: over TLS, as who.
@@ -43,16 +49,45 @@ type security struct {
 	Password  string `json:"password"`
 }
 
+func (found *security) tls() (*tls.Config, error) {
+	pem, err := os.ReadFile(found.CA)
+	if err != nil {
+		return nil, err
+	}
+	config := &tls.Config{RootCAs: x509.NewCertPool()}
+	config.RootCAs.AppendCertsFromPEM(pem)
+	if found.Cert != "" {
+		certificate, err := tls.LoadX509KeyPair(found.Cert, found.Cert)
+		if err != nil {
+			return nil, err
+		}
+		config.Certificates = []tls.Certificate{certificate}
+	}
+	return config, nil
+}
+
 type message struct {
-	Partition int32      `json:"p"`
-	Offset    int64      `json:"o"`
-	Timestamp int64      `json:"t"`
-	Key       *string    `json:"k"`
-	Value     *string    `json:"v"`
-	Headers   [][]string `json:"h"`
+	Partition int32       `json:"p"`
+	Offset    int64       `json:"o"`
+	Timestamp *int64      `json:"t"`
+	Key       *string     `json:"k"`
+	Value     *string     `json:"v"`
+	Headers   [][]*string `json:"h"`
+}
+
+// operation serves a request. A client serves some by their names.
+type operation func(context.Context, request) (any, error)
+
+var clients = map[string]map[string]operation{
+	"franz-go": {"produce": franzProduce, "stream": franzStream, "consume": franzConsume},
+	"sarama": withGroups(saramaJoin, map[string]operation{
+		"produce": saramaProduce, "stream": saramaStream, "consume": saramaConsume,
+	}),
+	"kafka-go": withGroups(kafkaGoJoin, map[string]operation{"produce": kafkaGoProduce, "consume": kafkaGoConsume}),
 }
 
 func main() {
+	served := clients[os.Args[1]]
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(make([]byte, 1<<20), 64<<20)
 	out := json.NewEncoder(os.Stdout)
@@ -61,7 +96,7 @@ func main() {
 		answer := map[string]any{}
 		err := json.Unmarshal(lines.Bytes(), &asked)
 		if err == nil {
-			answer["ok"], err = serve(asked)
+			answer["ok"], err = serve(served, asked)
 		}
 		if err != nil {
 			answer = map[string]any{"error": err.Error()}
@@ -70,142 +105,109 @@ func main() {
 	}
 }
 
-func serve(asked request) (any, error) {
+func serve(served map[string]operation, asked request) (any, error) {
+	found, known := served[asked.Op]
+	if !known {
+		return nil, fmt.Errorf("no such operation: %s", asked.Op)
+	}
 	context, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	switch asked.Op {
-	case "produce":
-		return produce(context, asked)
-	case "stream":
-		return stream(context, asked)
-	case "consume":
-		return consume(context, asked)
-	}
-	return nil, fmt.Errorf("no such operation: %s", asked.Op)
+	return found(context, asked)
 }
 
-// connect makes a client of the options that all have, and of these.
-func connect(asked request, options ...kgo.Opt) (*kgo.Client, error) {
-	options = append(options, kgo.SeedBrokers(strings.Split(asked.Address, ",")...))
-	if found := asked.Security; found != nil {
-		secured, err := found.options()
-		if err != nil {
-			return nil, err
-		}
-		options = append(options, secured...)
-	}
-	return kgo.NewClient(options...)
+// member is one of a consumer group. What arrives is kept until it is polled.
+type member struct {
+	mutex    sync.Mutex
+	arrived  []message
+	assigned [][]any
+	next     map[int32]int64 // by partition: the offset behind what was polled
+	commit   func(topic string, next map[int32]int64) error
+	close    func() error
 }
 
-func (found *security) options() ([]kgo.Opt, error) {
-	pem, err := os.ReadFile(found.CA)
-	if err != nil {
-		return nil, err
-	}
-	trusted := x509.NewCertPool()
-	trusted.AppendCertsFromPEM(pem)
-	config := &tls.Config{RootCAs: trusted}
-	if found.Cert != "" {
-		certificate, err := tls.LoadX509KeyPair(found.Cert, found.Cert)
-		if err != nil {
-			return nil, err
-		}
-		config.Certificates = []tls.Certificate{certificate}
-	}
-	options := []kgo.Opt{kgo.DialTLSConfig(config)}
-	who := scram.Auth{User: found.User, Pass: found.Password}
-	switch found.Mechanism {
-	case "PLAIN":
-		options = append(options, kgo.SASL(plain.Auth{User: found.User, Pass: found.Password}.AsMechanism()))
-	case "SCRAM-SHA-256":
-		options = append(options, kgo.SASL(who.AsSha256Mechanism()))
-	case "SCRAM-SHA-512":
-		options = append(options, kgo.SASL(who.AsSha512Mechanism()))
-	}
-	return options, nil
+// take notes what a client was given.
+func (member *member) take(found message) {
+	member.mutex.Lock()
+	defer member.mutex.Unlock()
+	member.arrived = append(member.arrived, found)
 }
 
-// produce writes messages in their order, and returns their offsets.
-func produce(context context.Context, asked request) (any, error) {
-	client, err := connect(asked, kgo.RecordPartitioner(kgo.ManualPartitioner()))
-	if err != nil {
-		return nil, err
+// assign notes the partitions of a topic that it holds from now on.
+func (member *member) assign(topic string, partitions []int32) {
+	member.mutex.Lock()
+	defer member.mutex.Unlock()
+	member.assigned = [][]any{}
+	for _, partition := range partitions {
+		member.assigned = append(member.assigned, []any{topic, partition})
 	}
-	defer client.Close()
-	if err := client.Ping(context); err != nil { // a record would wait for a login that never succeeds
-		return nil, err
-	}
-	offsets := []int64{}
-	for _, each := range asked.Messages {
-		record := &kgo.Record{Topic: asked.Topic, Partition: each.Partition, Key: data(each.Key), Value: data(each.Value)}
-		if err := client.ProduceSync(context, record).FirstErr(); err != nil {
-			return nil, err
-		}
-		offsets = append(offsets, record.Offset)
-	}
-	return offsets, nil
 }
 
-// stream writes the numbers from 0 on to the partitions in turn, and returns when all are acknowledged.
-func stream(context context.Context, asked request) (any, error) {
-	client, err := connect(asked,
-		kgo.RecordPartitioner(kgo.ManualPartitioner()),
-		kgo.ProducerLinger(5*time.Millisecond),
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer client.Close()
-	var mutex sync.Mutex
-	var failed error
-	begun := time.Now()
-	for number := 0; number < asked.Count; number++ {
-		due := begun.Add(time.Duration(number) * time.Second / time.Duration(asked.PerSecond))
-		time.Sleep(time.Until(due))
-		record := &kgo.Record{
-			Topic:     asked.Topic,
-			Partition: int32(number % asked.Partitions),
-			Value:     []byte(strconv.Itoa(number)),
-		}
-		client.Produce(context, record, func(_ *kgo.Record, err error) {
-			if err != nil {
-				mutex.Lock()
-				failed = err
-				mutex.Unlock()
+// withGroups adds the operations of a client that has groups, of which `join` joins one.
+func withGroups(join func(request, *member) error, served map[string]operation) map[string]operation {
+	members := map[string]*member{}
+	maps.Copy(served, map[string]operation{
+		"join": func(_ context.Context, asked request) (any, error) {
+			found := &member{next: map[int32]int64{}, assigned: [][]any{}}
+			members[asked.Member] = found
+			return nil, join(asked, found)
+		},
+		"poll": func(_ context.Context, asked request) (any, error) {
+			time.Sleep(200 * time.Millisecond)
+			member := members[asked.Member]
+			member.mutex.Lock()
+			defer member.mutex.Unlock()
+			arrived := append([]message{}, member.arrived...)
+			member.arrived = nil
+			for _, each := range arrived {
+				member.next[each.Partition] = each.Offset + 1
 			}
-		})
-	}
-	if err := client.Flush(context); err != nil {
-		return nil, err
-	}
-	return nil, failed
+			return arrived, nil
+		},
+		"assignment": func(_ context.Context, asked request) (any, error) {
+			member := members[asked.Member]
+			member.mutex.Lock()
+			defer member.mutex.Unlock()
+			return member.assigned, nil
+		},
+		"commit": func(_ context.Context, asked request) (any, error) {
+			member := members[asked.Member]
+			member.mutex.Lock()
+			topic, next := "", map[int32]int64{}
+			for _, each := range member.assigned {
+				topic = each[0].(string)
+				if offset, polled := member.next[each[1].(int32)]; polled {
+					next[each[1].(int32)] = offset
+				}
+			}
+			commit := member.commit
+			member.mutex.Unlock()
+			if commit == nil {
+				return nil, errors.New("it has no partitions yet")
+			}
+			return nil, commit(topic, next)
+		},
+		"leave": func(_ context.Context, asked request) (any, error) {
+			member := members[asked.Member]
+			delete(members, asked.Member)
+			return nil, member.close()
+		},
+	})
+	return served
 }
 
-func consume(context context.Context, asked request) (any, error) {
-	client, err := connect(asked,
-		kgo.ConsumeTopics(asked.Topic),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-	)
-	if err != nil {
-		return nil, err
+// headersOf gives headers as they are sent.
+func headersOf[T any](sent [][]*string, header func(name string, value []byte) T) []T {
+	found := []T{}
+	for _, each := range sent {
+		found = append(found, header(*each[0], data(each[1])))
 	}
-	defer client.Close()
-	found := []message{}
-	for len(found) < asked.Count {
-		fetches := client.PollFetches(context)
-		if context.Err() != nil {
-			return nil, fmt.Errorf("was given %d of %d messages", len(found), asked.Count)
-		}
-		fetches.EachRecord(func(record *kgo.Record) {
-			if len(found) < asked.Count {
-				found = append(found, message{
-					record.Partition, record.Offset, record.Timestamp.UnixMilli(), text(record.Key), text(record.Value),
-					[][]string{},
-				})
-			}
-		})
-	}
-	return found, nil
+	return found
+}
+
+// milliseconds since the epoch.
+func milliseconds(at time.Time) *int64 {
+	found := at.UnixMilli()
+	return &found
 }
 
 func text(data []byte) *string {
