@@ -3,7 +3,7 @@
 When the budget is spent, the server reads from no connection until something was answered or sent. Only a connection
 that holds less than `FAIR` may go on, so that a few that hold much do not starve the others. So the server holds at
 most `total`, plus `FAIR` and one answer for each connection, plus half of `total` and one large request for requests
-that wait.
+that wait. What peers send in part who have not logged in counts apart (`strangers.StrangerBytes`).
 
 A large frame is read only once there is room for the whole frame. While one waits for room, memory is `short`, and the
 server ends connections that hold memory without using it (`Server._look_after`).

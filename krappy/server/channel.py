@@ -48,7 +48,18 @@ SLOW = 64 << 10  # bytes per second at which a large frame always has to come
 class Channel(DescribedConnection, Inbound):
     # What each request needs. CPython (3.11) reads attributes slowly where an object has more than 30 beside its slots.
     __slots__ = (
-        *("_answered_at_once", "_due", "_ended", "_filled", "_finishing", "_held_back", "_its_turn", "_kept", "_large"),
+        *(
+            "_answered_at_once",
+            "_due",
+            "_ended",
+            "_filled",
+            "_finishing",
+            "_held_back",
+            "_its_turn",
+            "_kept",
+            "_kept_apart",
+            "_large",
+        ),
         *("_is_little", "_outbox", "_quick", "_reading", "_rest", "_server", "_silent_since", "_since", "_sock"),
         *("_times", "_turn_over", "_waits", "_wake", "_wanted", "changed", "in_flight", "received", "requests"),
     )
@@ -285,7 +296,7 @@ class Channel(DescribedConnection, Inbound):
             return self._keeping_back and now - self._blocked_since > GRACE
         if self._large is not None:
             return now - self._frame_since > GRACE + self._wanted / SLOWEST
-        return bool(self._rest) and self._silent_since < now and now - self._frame_since > GRACE
+        return bool(self._kept) and self._silent_since < now and now - self._frame_since > GRACE
 
     # --- for others
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from krappy.core.security.sasl import Proved
 from krappy.errors import ProtocolError, RequestTimeout
+from krappy.hosts import host_of
 from krappy.server.budget import FAIR
 from krappy.server.sockets import readable
 from krappy.server.throttled import Throttled
@@ -36,6 +38,7 @@ class Inbound(Throttled):
         self._silent: RequestTimeout | None = None  # why it stopped waiting for the peer's bytes
         self._rest = bytearray()  # bytes that were read and not dispatched: an incomplete frame, or `_held_back` ones
         self._kept = 0  # how many of them count against the budget
+        self._kept_apart = 0  # how many of them count as a stranger's, since the peer has not logged in
         self._due = 0  # bytes of the next request, if it is large and decoding multiplies them by an unknown factor
         self._held_back = False  # `_rest` may have whole frames, which wait until answers are taken or for a turn
         self._turn_over = False  # these frames wait for a turn
@@ -62,6 +65,10 @@ class Inbound(Throttled):
 
     def _flush(self) -> None:
         """Sends the answers that the socket takes now."""
+        raise NotImplementedError
+
+    def give_way(self, why: str) -> None:
+        """Ends the connection at once, in favour of another one."""
         raise NotImplementedError
 
     # --- reading
@@ -246,8 +253,14 @@ class Inbound(Throttled):
         self._large, self._filled, self._wanted = None, 0, 0
 
     def _keep(self, count: int) -> None:
-        """Charges the budget for `count` bytes of `_rest`, instead of the count before."""
+        """Charges the budget for `count` bytes of `_rest`, instead of the count before. Those of a peer that has not
+        logged in count apart."""
         budget = self._server.budget
+        apart = count if self._locked else 0
+        if apart != self._kept_apart:
+            self._server.stranger_bytes.keep(host_of(self.client), self, apart)
+            self._kept_apart = apart
+        count -= apart
         (budget.charge if count > self._kept else budget.credit)(abs(count - self._kept))
         self._kept = count
 
@@ -264,7 +277,7 @@ class Inbound(Throttled):
             data = chunk
         position, held, quotas = 0, len(data), self._quotas
         least, limit = self._least, self._limit()
-        large = FAIR if self._server.budget.spent else LARGE
+        large = FAIR if self._server.budget.spent and not self._locked else LARGE
         waits = contended and self._quick < 0
         small = self._server.turns.small
         while held - position >= 4:
@@ -294,5 +307,9 @@ class Inbound(Throttled):
             self._rest = bytearray(data[position:])
             if self._rest:
                 self._frame_since = trio.current_time()
-        if len(self._rest) != self._kept:
+        if len(self._rest) != self._kept + self._kept_apart:
             self._keep(len(self._rest))
+
+    def _proved(self, proved: Proved, mechanism: str, lifetime_ms: int) -> None:
+        super()._proved(proved, mechanism, lifetime_ms)
+        self._keep(len(self._rest))  # they are no stranger's any more

@@ -17,14 +17,14 @@ from krappy.hosts import written
 from krappy.measures import Histogram, RequestTimes
 from krappy.ports import BrokerPort, ConnectionFacts, ServerNumbers
 from krappy.ports.tokens import TokensPort
-from krappy.server.budget import Budget
+from krappy.server.budget import FAIR, Budget
 from krappy.server.handshakes import Handshakes
 from krappy.server.joint_reader import JointReader
 from krappy.server.pages import Pages
 from krappy.server.places import BROKERS, HEALTH, HTTP, MOST_APART, Places, is_local
 from krappy.server.session import REGISTRATION, Allowance
 from krappy.server.sockets import endpoint, has_vanished, prepare
-from krappy.server.strangers import StrangerSteps
+from krappy.server.strangers import StrangerBytes, StrangerSteps
 from krappy.server.tls import ServerTls
 from krappy.server.turns import Turns
 from krappy.settings.listeners import parse_address
@@ -40,6 +40,7 @@ LOOK_SECONDS = 0.25
 LOOKS = 40  # after so many looks it is asked of the system which peers have vanished
 LOOKED = 100  # connections looked at between two turns of the event loop
 PAGES = 4  # HTTP may take a quarter of the budget
+STRANGERS = 16  # peers that have not logged in may keep a 16th of it, besides
 
 
 def _name(protocol: str, kind: int | str) -> str:
@@ -130,6 +131,7 @@ class Server:
         self.handshakes = Handshakes(self.turns.next, report)
         self.logins = StrangerSteps()  # logins and heads do not wait for each other
         self.heads = StrangerSteps()  # of HTTP requests
+        self.stranger_bytes = StrangerBytes(max(memory_bytes // STRANGERS, FAIR))
         self.tls: ServerTls | None = None  # if a listener has it
         self.tokens: TokensPort | None = None  # if users log in with them
         self.pages = Pages(max(memory_bytes // PAGES, 1))  # HTTP's answers count against both

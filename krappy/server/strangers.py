@@ -1,5 +1,5 @@
 """The work that peers cause before it is known who they are: steps of TLS handshakes, heads of HTTP requests, and
-messages of logins.
+messages of logins. And the bytes that they keep meanwhile.
 
 Rules, kept here:
 
@@ -7,18 +7,23 @@ Rules, kept here:
   made one after the other: in a round of the event loop for `TURN` seconds, and a few at most, because what follows on
   them takes time, too. So others wait for a round, not for all of them.
 - The addresses take turns: of each, one step is made at a time.
+- A login comes in small messages, which hardly ever come in parts. So incomplete messages of peers that have not logged
+  in have little room, apart from the memory budget: else they could spend it, and nobody could publish a large event.
+  When there is no more room, a connection gives way: of the address with most bytes, the one that has waited longest.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from itertools import islice
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import trio
 
 from krappy.core.address_lines import AddressLines
+from krappy.hosts import network
 from krappy.ports.users import Took, untold
 from krappy.waiting import Signal, wait_any
 
@@ -101,3 +106,40 @@ class StrangerSteps:
             return step.value  # type: ignore[no-any-return]
         finally:
             del error  # its traceback refers to this frame
+
+
+class Stranger(Protocol):
+    """A connection whose peer has not logged in."""
+
+    def give_way(self, why: str) -> None: ...
+
+
+class StrangerBytes:
+    """Bytes of incomplete messages of strangers. `most`: so many may be kept."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: dict[str, dict[Stranger, int]] = {}  # by address; none is empty
+        self._by_address: Counter[str] = Counter()
+        self.used = 0
+
+    def keep(self, host: str, stranger: Stranger, count: int) -> None:
+        """The connection keeps so many bytes now. `host`: the address of its peer."""
+        self._note(network(host), stranger, count)
+        while self.used > self._most:
+            address = max(self._by_address, key=self._by_address.__getitem__)
+            longest = next(iter(self._kept[address]))
+            self._note(address, longest, 0)
+            longest.give_way("it has sent a part of a message without a login, and others need its room")
+
+    def _note(self, address: str, stranger: Stranger, count: int) -> None:
+        kept = self._kept.setdefault(address, {})
+        more = count - kept.get(stranger, 0)
+        self.used += more
+        self._by_address[address] += more
+        if count:
+            kept[stranger] = count
+        else:
+            kept.pop(stranger, None)
+        if not kept:
+            del self._kept[address], self._by_address[address]
