@@ -136,9 +136,12 @@ def until_renewed(cluster: ClusterProcesses) -> None:
         wait_until(renewed, "its lease is renewed")
 
 
-def write_many(cluster: ClusterProcesses, acks: str, tag: str, count: int = 300) -> list[str]:
-    """Writes so many events to each partition of "kept". Returns their values."""
-    producer = Producer({"bootstrap.servers": cluster.kafka, "acks": acks, "linger.ms": 0, "batch.num.messages": 10})
+def write_many(
+    cluster: ClusterProcesses, acks: str, tag: str, count: int = 300, *, batch: int = 10, timestamp: int = 0
+) -> list[str]:
+    """Writes so many events to each partition of "kept". `batch`: events of a batch. `timestamp`: 0: of now. Returns
+    their values."""
+    producer = Producer({"bootstrap.servers": cluster.kafka, "acks": acks, "linger.ms": 0, "batch.num.messages": batch})
     failed: list[object] = []
 
     def told(error: object, _: object) -> None:
@@ -148,7 +151,7 @@ def write_many(cluster: ClusterProcesses, acks: str, tag: str, count: int = 300)
     written = [f"{tag}-{number}" for number in range(count)]
     for index in range(PARTITIONS):
         for value in written:
-            producer.produce("kept", value, partition=index, on_delivery=told)
+            producer.produce("kept", value, partition=index, on_delivery=told, timestamp=timestamp)
     assert producer.flush(LONG_S) == 0
     assert not failed
     return written
@@ -164,10 +167,16 @@ def assert_kept(cluster: ClusterProcesses, kept: Sequence[str]) -> None:
         restart(cluster)
 
 
-@pytest.mark.parametrize("stale_at_copy", [False, True])
-def test_a_stale_broker_starts_first_after_older_data(tmp_path: Path, stale_at_copy: bool) -> None:
+@pytest.mark.parametrize(
+    ("stale_at_copy", "batch", "timestamp"),
+    [(False, 10, 0), (True, 10, 0), (False, 7, 0), (False, 10, 1_700_000_000_000)],
+)
+def test_a_stale_broker_starts_first_after_older_data(
+    tmp_path: Path, stale_at_copy: bool, batch: int, timestamp: int
+) -> None:
     """In the older data it is in sync. It leads, alone, and takes events in leader epochs in which others led. Then
-    the others come, which were killed. `stale_at_copy`: it was killed before the copy was made, as all were."""
+    the others come, which were killed. `stale_at_copy`: it was killed before the copy was made, as all were. `batch`:
+    events of a batch of those that it takes. `timestamp`: all events have it, unless it is 0."""
     with zookeepers(tmp_path / "zookeeper") as [zookeeper], Launcher() as launch:
         folder = tmp_path / "cluster"
         folder.mkdir()
@@ -193,14 +202,14 @@ def test_a_stale_broker_starts_first_after_older_data(tmp_path: Path, stale_at_c
                 one.stop()
             cluster.until_known()
             wait_until(lambda: all(1 not in each.isrs for each in cluster.partitions("kept").values()), "1 is out")
-            kept += write_many(cluster, "all", "after")
+            kept += write_many(cluster, "all", "after", timestamp=timestamp)
             two.kill()
             three.kill()
             zookeeper.kill(signal.SIGTERM)
             give_back(zookeeper, tmp_path / "copy")
             start_registered(one)
             wait_until(lambda: all(each.leader == 1 for each in cluster.partitions("kept").values()), "1 leads")
-            write_many(cluster, "1", "unacknowledged")
+            write_many(cluster, "1", "unacknowledged", batch=batch, timestamp=timestamp)
             for each in (two, three):
                 each.begin()
                 each.ready()

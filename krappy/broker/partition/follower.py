@@ -289,8 +289,11 @@ class Follower:
 
 
 def _is_same(one: BatchHeader, other: BatchHeader) -> bool:
-    """Whether two batches of the same leader epoch are the same one, as far as that can be told: the cleaner may have
-    taken events from either, and then has left these fields as they were."""
-    if one.base_offset != other.base_offset or one.leader_epoch != other.leader_epoch:
-        return True  # the cleaner has removed the batch of one of them; or they will turn out to diverge
-    return KEPT_BY_CLEANER(one) == KEPT_BY_CLEANER(other)
+    """Whether two batches may be of the same log, as far as that can be told: the cleaner may have taken events from
+    either, or one of them as a whole. Then what is left of them has these fields as they were."""
+    if one.leader_epoch != other.leader_epoch:
+        return True  # they will turn out to diverge
+    if one.base_offset != other.base_offset:
+        return one.last_offset < other.base_offset or other.last_offset < one.base_offset
+    is_whole = one.dense and other.dense and one.delete_horizon == other.delete_horizon
+    return KEPT_BY_CLEANER(one) == KEPT_BY_CLEANER(other) and (one.crc == other.crc or not is_whole)
