@@ -28,6 +28,7 @@ from krappy.records import batch as batches
 from krappy.records.batch import TRANSACTIONAL, BatchHeader
 from krappy.store.disk import Buffer
 from krappy.store.log import Log
+from krappy.store.reading import NO_CLAIM
 from krappy.store.writing import Batch
 
 T = TypeVar("T")
@@ -139,6 +140,8 @@ class Follower:
                 partition.note_holes(max(high_watermark, partition.log.end_offset))
                 partition.grown.fire()
             self._high_watermark, self._log_start = high_watermark, log_start
+            if high_watermark >= partition.log.claim[1]:  # its leader has all of these events
+                partition.log.claim = NO_CLAIM
 
     def _append_and_sync(self, data: bytes | memoryview, epoch: int) -> None:
         self._append(data, epoch)
@@ -245,9 +248,19 @@ class Follower:
         self._ahead = (self.state, text)
         raise CorruptBatch(text)
 
+    def _check_claim(self) -> None:
+        """Raises CorruptBatch if events may be committed here that its leader never had. It has deleted what it had in
+        their place, so the logs can't be compared."""
+        log, state = self._partition.log, self.state
+        if log.claim > (state.claim or NO_CLAIM) and log.claim[0] >= state.unclean:
+            log.damage = f"{log.folder}: its leader may never have had its events, and its log begins behind them"
+            log.is_parted = True
+            raise CorruptBatch(log.damage)
+
     async def start_over(self, epoch: int, log_start: int) -> None:
         async with self._partition.writing:
             if self.follows(epoch):
+                self._check_claim()
                 await self._start_over(log_start)
 
     async def _start_over(self, log_start: int) -> None:

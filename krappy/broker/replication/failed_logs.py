@@ -47,6 +47,7 @@ from krappy.core.cluster.roles import Role
 from krappy.core.cluster.tree import RefusedMulti
 from krappy.errors import ConnectionLost, KrappyError, StorageError
 from krappy.store.local_replicas import ReplicaId
+from krappy.store.reading import NO_CLAIM
 from krappy.waiting import HANGS_S, Errands, subscribed
 
 if TYPE_CHECKING:
@@ -217,8 +218,9 @@ class FailedLogs:
         return await self._assignments.reopen(topic, partition)
 
     async def _begin_anew(self, topic: Topic, partition: Partition, care: Care) -> None:
-        why, size = partition.spoiled, partition.size
-        care.removes_aside = not (partition.log.lost or partition.log.is_parted)
+        why, size, log = partition.spoiled, partition.size, partition.log
+        log.is_parted |= log.claim != NO_CLAIM  # nobody knows yet whether its leader has all of its events
+        care.removes_aside = not (log.lost or log.is_parted)
         if await self._tried(partition, ANEW_S, self._assignments.replace(topic, partition)):
             self._runtime.measures.rebuilt_replicas += 1
             partition.report("replica_begins_anew", why=why, bytes=size)

@@ -208,7 +208,7 @@ class ReplicaLogs:
         old.abandon()
         log = Log.open(folder, topic.config, reached=self._runtime.reached.of(topic.id, index))
         applied = self._runtime.views.applied(number)
-        log.damage, log.is_parted = old.damage, old.is_parted
+        log.damage, log.is_parted, log.claim = old.damage, old.is_parted, old.claim
         self._learn(log, applied)
         if log.lost:
             old.lost = log.lost

@@ -19,6 +19,9 @@ leader may have acknowledged some, where few replicas are enough for that): one 
 With a claim of the second kind it takes the lead if the claim is higher than the one before, and the leader has
 committed nothing in the place of these events, nor can do so meanwhile. Otherwise its log is set aside, too; but if the
 claim before is higher, these events were never committed, and go.
+
+Such a claim ends when the leader's log agrees, and is committed as far. Until then the log is set aside for good, too,
+if it is damaged, or if the leader's log begins behind it, so that they can't be compared.
 """
 
 from __future__ import annotations

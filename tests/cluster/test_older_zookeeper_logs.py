@@ -1,0 +1,101 @@
+"""ZooKeeper gets older data back, and a broker leads by it that lacks acknowledged events. The others can't show these
+to the leader, or have no part in its partitions any more. They keep them."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+from confluent_kafka.admin import NewTopic
+
+from krappy.store import loss
+from krappy.wire.kafka import ApiKey
+from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers, start_registered
+from tests.cluster.test_older_zookeeper import (
+    PARTITIONS,
+    give_back,
+    until_renewed,
+    write_many,
+)
+from tests.cluster.zookeeper import ZooKeeperServer, zookeepers
+from tests.process import Launcher, wait_until
+
+ENOUGH = {"min.insync.replicas": "1"}
+
+
+@contextlib.contextmanager
+def running(folder: Path, count: int = 3) -> Iterator[tuple[ZooKeeperServer, ClusterProcesses]]:
+    with zookeepers(folder / "zookeeper") as [zookeeper], Launcher() as launch:
+        (folder / "cluster").mkdir()
+        with brokers(folder / "cluster", count, shared=SharedProcesses(zookeeper, launch)) as cluster:
+            yield zookeeper, cluster
+
+
+def leave_one_behind(zookeeper: ZooKeeperServer, cluster: ClusterProcesses, copy: Path) -> None:
+    """Writes events that the brokers 2 and 3 acknowledge. Then all are down, and 1 alone is in the older data, in which
+    it is in sync."""
+    one, two, three = cluster.brokers.values()
+    cluster.admin.create_topics([NewTopic("kept", PARTITIONS, 3, config=ENOUGH)])["kept"].result(30)
+    cluster.until_in_sync("kept")
+    shutil.copytree(zookeeper.folder, copy)
+    until_renewed(cluster)
+    one.stop()
+    cluster.until_known()
+    wait_until(lambda: all(1 not in each.isrs for each in cluster.partitions("kept").values()), "1 is out")
+    write_many(cluster, "all", "after")
+    two.kill()
+    three.kill()
+    zookeeper.kill(signal.SIGTERM)
+    give_back(zookeeper, copy)
+
+
+def until_led_by_one(cluster: ClusterProcesses) -> None:
+    wait_until(lambda: all(each.leader == 1 for each in cluster.partitions("kept").values()), "1 leads")
+
+
+def stand(cluster: ClusterProcesses, broker: int, value: str) -> int:
+    """In how many logs of a broker the event stands, set aside or not."""
+    folders = [
+        each for above in ("topics", "set-aside") for each in (cluster.brokers[broker].data / above).glob("kept-*")
+    ]
+    return sum(any(value.encode() in each.read_bytes() for each in folder.glob("*.log")) for folder in folders)
+
+
+def test_a_log_is_set_aside_if_its_leader_begins_behind_it(tmp_path: Path) -> None:
+    """The stale leader has taken more events, and deleted them. So nothing tells what it had in the place of others."""
+    with running(tmp_path) as (zookeeper, cluster):
+        leave_one_behind(zookeeper, cluster, tmp_path / "copy")
+        start_registered(cluster.brokers[1])
+        until_led_by_one(cluster)
+        write_many(cluster, "1", "alone", 600)
+        rows = [{"partition_index": index, "offset": 400} for index in range(PARTITIONS)]
+        asked = {"topics": [{"name": "kept", "partitions": rows}], "timeout_ms": 10_000}
+
+        def is_deleted() -> bool:  # not before the others are known to be gone
+            with cluster.asked(1) as raw:
+                [found] = raw.ask(ApiKey.DELETE_RECORDS, asked)["topics"]
+            return all(each["error_code"] == 0 for each in found["partitions"])
+
+        wait_until(is_deleted, "events are deleted")
+        for id in (2, 3):
+            cluster.brokers[id].start()
+        cluster.until_in_sync("kept")
+        for id in (2, 3):
+            assert len(cluster.events(id, "events_set_aside")) == PARTITIONS
+            assert stand(cluster, id, "after-150") == PARTITIONS
+
+
+def test_a_damaged_log_is_set_aside_for_good_if_its_leader_may_lack_events(tmp_path: Path) -> None:
+    with running(tmp_path) as (zookeeper, cluster):
+        leave_one_behind(zookeeper, cluster, tmp_path / "copy")
+        for folder in (cluster.brokers[2].data / "topics").glob("kept-*"):
+            loss.note(folder, loss.Trouble.DAMAGED, "some of its bytes can't be read")
+        start_registered(cluster.brokers[1])
+        until_led_by_one(cluster)
+        cluster.brokers[2].start()
+        wait_until(lambda: len(cluster.events(2, "replica_whole")) == PARTITIONS, "2 is in sync")
+        assert len(cluster.events(2, "events_set_aside")) == PARTITIONS
+        assert stand(cluster, 2, "after-150") == PARTITIONS
