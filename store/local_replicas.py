@@ -10,7 +10,8 @@ must not count as one that has them.
     f/start/      + an id under which it has registered, or was about to. All are kept: ZooKeeper may be given any
                   older data, and without its id there this folder would count as an old copy
     f/starts      such ids, as text, with spaces between: those of a version before
-    f/replica/    + topic id (16 bytes) + partition (4 bytes): a replica was made
+    f/replica/    + topic id (16 bytes) + partition (4 bytes): a replica was made. The value is empty; "kept" for a
+                  replica that is not removed if its partition is other brokers'
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from krappy.types import text_id
 DIRECTORY, CLUSTER, BROKER = b"f/directory", b"f/cluster", b"f/broker"
 JOINING, REPLICAS = b"f/joining", b"f/replica/"
 START, STARTS = b"f/start/", b"f/starts"
+KEPT = b"kept"
 _INDEX = struct.Struct(">I")
 ReplicaId = tuple[bytes, int]  # topic id, partition
 
@@ -39,11 +41,15 @@ class LocalReplicas:
         self._meta = meta
         self._lock = Lock()
         self._made: set[ReplicaId] = set()
+        self._kept: set[ReplicaId] = set()
         self._start = ("", "")  # the id that was registered when it began to register, and its own new one
-        for key, _ in meta.items(REPLICAS):
+        for key, value in meta.items(REPLICAS):
             with reading(key):
                 [index] = _INDEX.unpack(key[len(REPLICAS) + 16 :])
-                self._made.add((key[len(REPLICAS) : len(REPLICAS) + 16], index))
+                replica = key[len(REPLICAS) : len(REPLICAS) + 16], index
+            self._made.add(replica)
+            if value == KEPT:
+                self._kept.add(replica)
 
     def directory(self) -> str:
         """The folder's id. Raises StorageError."""
@@ -106,6 +112,19 @@ class LocalReplicas:
         """The replicas that were made here, and not removed since."""
         return frozenset(self._made)
 
+    @property
+    def kept(self) -> frozenset[ReplicaId]:
+        """The replicas that are not removed if their partitions are other brokers'."""
+        return frozenset(self._kept)
+
+    def keep(self, replicas: Collection[ReplicaId], *, keep: bool = True) -> None:
+        """Notes that these replicas, which were made here, are kept, or not any more."""
+        with self._lock:
+            changed = {each for each in replicas if each in self._made and (each in self._kept) is not keep}
+            if changed:
+                self._kept = self._kept | changed if keep else self._kept - changed
+                self._meta.change_durably({_key(each): KEPT if keep else b"" for each in changed}, [])
+
     def note(self, replicas: Iterable[ReplicaId]) -> None:
         """Notes these replicas, before their folders are made."""
         with self._lock:
@@ -121,6 +140,7 @@ class LocalReplicas:
             if gone:
                 self._meta.change_durably({}, [_key(each) for each in gone])
                 self._made -= gone
+                self._kept -= gone
 
 
 def _number(broker: int) -> bytes:

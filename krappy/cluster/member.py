@@ -88,7 +88,7 @@ class ClusterMember:
                 self._report("older_tree", text="ZooKeeper has older data than when this broker ran last")
             is_older = True
         if is_older:
-            home.doubt()
+            await home.doubt()
             await self._pass_producer_ids()
         start, is_latest = await home.new_start(znodes.start(data))
         is_latest &= home.pulse >= znodes.pulse(lease)

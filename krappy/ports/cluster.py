@@ -53,7 +53,7 @@ class HomePort(Protocol):
     def renewed(self, lease: int) -> None:
         """To be called when the broker has written this version of its lease."""
 
-    def doubt(self) -> None:
+    async def doubt(self) -> None:
         """To be called before the broker registers, if ZooKeeper was given older data: from now on all that the logs
         here have may be committed."""
 

@@ -79,7 +79,7 @@ class MemoryHome:
     def renewed(self, lease: int) -> None:
         self.lease = lease
 
-    def doubt(self) -> None:
+    async def doubt(self) -> None:
         self.doubts += 1
 
     def told(self) -> None: ...

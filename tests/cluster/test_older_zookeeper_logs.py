@@ -14,9 +14,11 @@ from confluent_kafka.admin import NewTopic
 from krappy.store import loss
 from krappy.wire.kafka import ApiKey
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers, start_registered
+from tests.cluster.test_moves import reassign
 from tests.cluster.test_older_zookeeper import (
     PARTITIONS,
     give_back,
+    stop,
     until_renewed,
     write_many,
 )
@@ -98,4 +100,34 @@ def test_a_damaged_log_is_set_aside_for_good_if_its_leader_may_lack_events(tmp_p
         cluster.brokers[2].start()
         wait_until(lambda: len(cluster.events(2, "replica_whole")) == PARTITIONS, "2 is in sync")
         assert len(cluster.events(2, "events_set_aside")) == PARTITIONS
+        assert stand(cluster, 2, "after-150") == PARTITIONS
+
+
+def test_a_moved_replica_is_kept_although_its_leader_has_more_events(tmp_path: Path) -> None:
+    """The broker that has the partition by the older data leads in the same leader epoch as the other one has led, and
+    takes more events than that one has."""
+    with running(tmp_path, 2) as (zookeeper, cluster):
+        one, two = cluster.brokers.values()
+        made = cluster.admin.create_topics([NewTopic("kept", PARTITIONS, replica_assignment=[[1]] * PARTITIONS)])
+        made["kept"].result(30)
+        shutil.copytree(zookeeper.folder, tmp_path / "copy")
+        reassign(cluster, "kept", {index: [2] for index in range(PARTITIONS)})
+        wait_until(lambda: len(cluster.events(1, "replica_removed")) == PARTITIONS, "1 has removed its replicas")
+        write_many(cluster, "all", "after")
+        until_renewed(cluster)
+        stop(cluster, zookeeper)
+        give_back(zookeeper, tmp_path / "copy")
+        start_registered(one)
+        until_led_by_one(cluster)
+        write_many(cluster, "all", "alone", 600)
+        for _ in range(2):  # it is noted on disk
+            start_registered(two)
+            told = len(cluster.events(2, "replica_kept"))
+            wait_until(lambda told=told: len(cluster.events(2, "replica_kept")) >= max(told, PARTITIONS), "it is told")  # type: ignore[misc]
+            two.stop()
+        assert not cluster.events(2, "replica_removed")
+        start_registered(two)
+        reassign(cluster, "kept", {index: [1, 2] for index in range(PARTITIONS)})
+        wait_until(lambda: len(cluster.events(2, "events_set_aside")) == PARTITIONS, "2 sets its logs aside")
+        cluster.until_in_sync("kept")
         assert stand(cluster, 2, "after-150") == PARTITIONS

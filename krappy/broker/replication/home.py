@@ -12,7 +12,7 @@ import trio
 from krappy.broker.replication.joining import boot_id
 from krappy.broker.replication.replica_logs import ReplicaLogs
 from krappy.broker.topics.catalog import FAR
-from krappy.core.cluster.image import TopicImage
+from krappy.core.cluster.image import Image, TopicImage
 from krappy.core.cluster.registration import Loss
 from krappy.core.epochs import is_far
 from krappy.core.staging import OWN
@@ -78,11 +78,21 @@ class Home:
         await self._aside(partial(self._pulse.note, self._lease))
         self._notes = False
 
-    def doubt(self) -> None:
+    async def doubt(self) -> None:
         self._doubts_until = trio.current_time() + DOUBT_S
         for partition in self._runtime.topics.local():
             if not partition.offline:
                 partition.log.claim = partition.log.epochs.at(partition.log.end_offset - 1), partition.log.end_offset
+        image, replicas = self._runtime.image, self._logs.replicas
+        others = [each for each in replicas.all() if not self._is_own(image, *each)]
+        await self._runtime.in_thread(partial(replicas.keep, others))
+
+    def _is_own(self, image: Image, topic_id: bytes, index: int) -> bool:
+        """Whether the cluster names this broker for a partition."""
+        found = image.topics.get(image.names.get(topic_id, ""))
+        return found is not None and any(
+            self._runtime.id in each.replicas for each in found.partitions[index : index + 1]
+        )
 
     def beat(self) -> None:
         if trio.current_time() >= self._beats_at:

@@ -6,8 +6,12 @@ in the ISR or the ELR, not as the leader. The image may be old, so a write deman
 And it goes only if the partition's leader has all that is committed here, so far as this broker has noted
 (`DATA/reached`), unless an election was unclean since. After a reassignment the leader has. But if ZooKeeper was given
 older data, from before the reassignment, this may be the only copy. It stays until people say what becomes of it: if
-they assign the partition to this broker again, it takes the lead (follower.py). Nobody is asked of internal topics:
-their leaders tell clients, and so other brokers, of no event in them.
+they assign the partition to this broker again, it takes the lead (follower.py).
+
+Where the leader's log ends does not tell that it has these events: it may have written others in their place, in the
+same leader epoch. So when a broker finds older data, it notes each replica here that the cluster does not name it for
+(`LocalReplicas.kept`). Such a one stays until the broker is in sync again, whatever its leader has. Of others in
+internal topics nobody is asked: the leaders of these tell clients, and so other brokers, of no event in them.
 
 The steps are in this order, and all of them are done again if one fails:
 
@@ -19,6 +23,8 @@ The steps are in this order, and all of them are done again if one fails:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -30,7 +36,7 @@ from krappy.core.cluster import paths
 from krappy.core.cluster.image import Image, TopicImage
 from krappy.core.cluster.state import NOBODY
 from krappy.core.cluster.tree import Check, RefusedMulti
-from krappy.errors import KrappyError, NotLeader
+from krappy.errors import KrappyError, NotLeader, StorageError
 from krappy.store.local_replicas import LocalReplicas, ReplicaId
 from krappy.types import LATEST, TopicPartition
 from krappy.waiting import wait_any
@@ -55,45 +61,57 @@ class Leaving:
         self._runtime, self._cluster, self._replicas = runtime, cluster, replicas
         self._peers, self._found = peers, found
         self._spare: set[ReplicaId] = set()  # their leaders have all that is committed here
-        self._kept: set[ReplicaId] = set()  # their leaders have not, which was told
+        self._told: set[ReplicaId] = set()  # their leaders may have not, which was told
 
     async def run(self) -> None:
         """Finds out whose leaders have all that is committed here. Until cancelled."""
         while True:
-            image = self._cluster.image
+            image, epoch = self._cluster.image, self._cluster.epoch
             others = {each for each in self._replicas.all() if self._is_another(image, each)}
-            self._spare &= others
-            self._kept &= others
+            self._spare = (self._spare & others) - self._replicas.kept
+            self._told &= others
+            if back := [each for each in self._replicas.kept if self._is_in_sync(image, each)]:
+                with suppress(StorageError):  # then it stays longer
+                    await self._runtime.in_thread(partial(self._replicas.keep, back, keep=False))
             for replica in sorted(others - self._spare):
                 if await self._is_spare(self._cluster.image, replica):
                     self._spare.add(replica)
                     self._found()
             left = bool(others - self._spare)
             changed = [self._cluster.changed]
-            await wait_any(changed, lambda: self._cluster.image is not image, RETRY_S if left else float("inf"))  # noqa: B023
+            await wait_any(changed, lambda: self._is_news(image, epoch), RETRY_S if left else float("inf"))  # noqa: B023
             await trio.lowlevel.checkpoint()
+
+    def _is_news(self, image: Image, epoch: int) -> bool:
+        return self._cluster.image is not image or self._cluster.epoch != epoch
 
     async def _is_spare(self, image: Image, replica: ReplicaId) -> bool:
         topic = self._topic(image, replica)
         if topic is None:
             return False
         noted, state = self._runtime.reached.of(*replica), topic.partitions[replica[1]].state
-        if topic.name in INTERNAL or not noted.committed or state.unclean > noted.epoch:
+        kept, at = replica in self._replicas.kept, TopicPartition(topic.name, replica[1])
+        if not noted.committed or state.unclean > noted.epoch or (topic.name in INTERNAL and not kept):
             return True
+        if kept:
+            self._tell(replica, at, "ZooKeeper was given older data, and these may lack what was committed here")
+            return False
         if state.leader == NOBODY:
             return False
-        at = TopicPartition(topic.name, replica[1])
         try:
             end = await self._leaders_end(state.leader, at, state.leader_epoch, noted.epoch)
         except KrappyError:
             return False
-        if end < noted.committed and replica not in self._kept:
-            self._kept.add(replica)
-            text = "it belongs to other brokers now, but their leader lacks events that were committed here"
-            self._runtime.report(
-                "replica_kept", partition=f"{at.topic}-{at.partition}", committed=noted.committed, leader=end, text=text
-            )
+        if end < noted.committed:
+            self._tell(replica, at, "their leader lacks events that were committed here", leader=end)
         return end >= noted.committed
+
+    def _tell(self, replica: ReplicaId, at: TopicPartition, why: str, **facts: int) -> None:
+        if replica not in self._told:
+            self._told.add(replica)
+            facts["committed"] = self._runtime.reached.of(*replica).committed
+            text = f"it belongs to other brokers now, but {why}"
+            self._runtime.report("replica_kept", partition=f"{at.topic}-{at.partition}", **facts, text=text)
 
     async def _leaders_end(self, leader: int, at: TopicPartition, current: int, epoch: int) -> int:
         """The offset up to which the leader's log has events of leader epochs up to `epoch`."""
@@ -112,14 +130,20 @@ class Leaving:
                 yield replica
 
     def _is_another(self, image: Image, replica: ReplicaId) -> bool:
+        """Whether other brokers have the replica's partition. Nothing is known before this broker is registered: then
+        it has found out whether ZooKeeper was given older data."""
         topic = self._topic(image, replica)
-        if topic is None:
+        if topic is None or self._cluster.epoch < 0:
             return False
         partition = topic.partitions[replica[1]]
         state = partition.state
         return partition.version >= 0 and self._runtime.id not in (
             *(*partition.replicas, *state.isr, *state.elr, state.leader),
         )
+
+    def _is_in_sync(self, image: Image, replica: ReplicaId) -> bool:
+        topic = self._topic(image, replica)
+        return topic is not None and self._runtime.id in topic.partitions[replica[1]].state.isr
 
     def _topic(self, image: Image, replica: ReplicaId) -> TopicImage | None:
         topic = image.topics.get(image.names.get(replica[0], ""))
@@ -129,7 +153,7 @@ class Leaving:
         """Raises NotLeader if the replica may be this broker's again; ConnectionLost, StorageError."""
         image = self._cluster.image
         topic = self._topic(image, replica)
-        if topic is None or not self._is_another(image, replica):
+        if topic is None or not self._is_another(image, replica) or replica in self._replicas.kept:
             raise NotLeader("the partition was reassigned again")
         try:
             await self._cluster.multi([Check(paths.topic(topic.name), topic.version)])
