@@ -9,7 +9,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import NewPartitions, NewTopic
 
 from krappy.store import loss
 from krappy.wire.kafka import ApiKey
@@ -17,7 +17,9 @@ from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers, st
 from tests.cluster.test_moves import reassign
 from tests.cluster.test_older_zookeeper import (
     PARTITIONS,
+    assert_kept,
     give_back,
+    restart,
     stop,
     until_renewed,
     write_many,
@@ -131,3 +133,26 @@ def test_a_moved_replica_is_kept_although_its_leader_has_more_events(tmp_path: P
         wait_until(lambda: len(cluster.events(2, "events_set_aside")) == PARTITIONS, "2 sets its logs aside")
         cluster.until_in_sync("kept")
         assert stand(cluster, 2, "after-150") == PARTITIONS
+
+
+def test_partitions_that_older_data_lacks_are_made_anew(tmp_path: Path) -> None:
+    """Their replicas still have their events, of later leader epochs than that of a new partition."""
+    with running(tmp_path) as (zookeeper, cluster):
+        cluster.admin.create_topics([NewTopic("kept", 1, 3)])["kept"].result(30)
+        cluster.until_in_sync("kept")
+        shutil.copytree(zookeeper.folder, tmp_path / "copy")
+        cluster.admin.create_partitions([NewPartitions("kept", PARTITIONS)])["kept"].result(30)
+        cluster.until_led("kept")
+        restart(cluster)
+        kept = write_many(cluster, "all", "before", 100)
+        until_renewed(cluster)
+        stop(cluster, zookeeper)
+        give_back(zookeeper, tmp_path / "copy")
+        for each in cluster.brokers.values():
+            start_registered(each)
+        cluster.until_in_sync("kept")
+        cluster.admin.create_partitions([NewPartitions("kept", PARTITIONS)])["kept"].result(30)
+        cluster.until_led("kept")
+        kept += write_many(cluster, "all", "after", 100)
+        cluster.until_in_sync("kept")
+        assert_kept(cluster, kept)

@@ -29,8 +29,10 @@ from krappy.broker.topics.topic import Topic
 from krappy.core.cluster import paths
 from krappy.core.cluster.claims import Claim
 from krappy.core.cluster.image import Image, TopicImage
+from krappy.core.cluster.registration import pass_epoch
 from krappy.core.cluster.roles import Role, role
 from krappy.core.cluster.state import NOBODY, PartitionState
+from krappy.core.cluster.tree import RefusedMulti
 from krappy.errors import KrappyError, UnknownTopic
 from krappy.store.local_replicas import ReplicaId
 from krappy.store.log import Log
@@ -269,7 +271,16 @@ class Assignments:
             await partition.rest()
             follower.leader = NOBODY
         else:
-            state = image.topics[topic.name].partitions[partition.index].state
+            found = image.topics[topic.name]
+            state = found.partitions[partition.index].state
+            if epoch_passed := pass_epoch(found, partition.index, log.epochs.at(log.end_offset)):
+                # The partition was made anew after ZooKeeper was given older data. No leader may begin in an epoch that
+                # its events here have.
+                await partition.rest()
+                follower.leader = NOBODY
+                with suppress(RefusedMulti):  # another broker was quicker
+                    await self._cluster.multi(epoch_passed)
+                return
             mine = role(state, self._runtime.id, epoch)
             if (mine is Role.FOLLOWER and state.leader == NOBODY) or key in self._logs.lost:
                 mine = Role.OFFLINE
