@@ -93,11 +93,13 @@ class ClusterMember:
         start, is_latest = await home.new_start(znodes.start(data))
         is_latest &= home.pulse >= znodes.pulse(lease)
         elsewhere = self._is_elsewhere(data)
-        is_old = not (is_latest or elsewhere)
+        is_old = not (elsewhere or (is_latest and home.pulse >= znodes.pulse(lease)))
         if is_old:
             text = "the broker has run since with another copy of this folder: it copies what it lacks from others"
             self._report("old_folder", broker=broker, text=text)
-        await self._exclude(emptied=elsewhere, shortened=not is_latest or self._is_rebooted(data))
+        # Older data tells where the broker was earlier, not where it was last.
+        lost = not is_older
+        await self._exclude(emptied=lost and elsewhere, shortened=is_old or (lost and self._is_rebooted(data)))
         await self._make_way()
         found = await store.read(paths.epoch(broker))
         epoch, operations = registration.enter(

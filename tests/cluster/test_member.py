@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import pytest
 import trio
 from trio.testing import trio_test
 
@@ -95,6 +96,8 @@ class Cluster:
         broker: int,
         *,
         directory: str = "",
+        boot: str = "",
+        lease: int = -1,
         server: tuple[str, int] | None = None,
         has_lost: Callable[[TopicImage, int], Loss | None] = lambda topic, index: None,
         seen_epoch: Callable[[TopicImage, int], int] = lambda topic, index: -1,
@@ -105,7 +108,7 @@ class Cluster:
         mirror = kind(make)
         endpoints = {"PLAINTEXT": ("127.0.0.1", 9090 + broker)}
         directory = directory or f"folder {broker}"
-        home = MemoryHome(directory, endpoints, has_lost, seen_epoch)
+        home = MemoryHome(directory, endpoints, has_lost, seen_epoch, boot, lease=lease)
         member = ClusterMember(mirror, broker, home, report=self.report)
         node = Node(mirror, member, Controller(mirror, member, broker, self.report))
         await self._nursery.start(node.run)
@@ -352,6 +355,25 @@ async def test_a_broker_that_has_seen_a_later_leader_epoch_says_so_before_it_ent
         await until(lambda: again.member.epoch != UNREGISTERED)
         assert again.partition().state.leader_epoch == 7
         assert [event for event, _ in made.events].count("older_tree") == 1
+
+
+@pytest.mark.parametrize("is_older", [False, True])
+@pytest.mark.parametrize(("directory", "boot"), [("a new disk", "boot 1"), ("folder 2", "boot 2")])
+@trio_test
+async def test_older_data_does_not_tell_what_a_broker_has_lost(
+    shared_zookeeper: ZooKeeperServer, chroot: str, is_older: bool, directory: str, boot: str
+) -> None:
+    """It has another folder of the broker, or an earlier boot of its machine. The broker has run since, as it is."""
+    async with cluster(shared_zookeeper, chroot) as made:
+        one, other = await made.start(1), await made.start(2, boot="boot 1")
+        await until(lambda: len(one.mirror.image.brokers) == 2)
+        await make_topic(one, [2])
+        await until(lambda: one.partition().state.isr == (2,))
+        await other.kill()
+        back = await made.start(2, directory=directory, boot=boot, lease=10_000 if is_older else -1)
+        await until(lambda: back.member.epoch != UNREGISTERED)
+        state = back.partition().state
+        assert (2 in (*state.isr, *state.elr)) is is_older
 
 
 @trio_test

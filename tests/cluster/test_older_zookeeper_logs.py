@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from krappy.wire.kafka import ApiKey
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers, start_registered
 from tests.cluster.test_moves import reassign
 from tests.cluster.test_older_zookeeper import (
+    LONG_S,
     PARTITIONS,
     assert_kept,
     give_back,
@@ -24,6 +26,7 @@ from tests.cluster.test_older_zookeeper import (
     until_renewed,
     write_many,
 )
+from tests.cluster.test_transactions import values
 from tests.cluster.zookeeper import ZooKeeperServer, zookeepers
 from tests.process import Launcher, wait_until
 
@@ -156,3 +159,31 @@ def test_partitions_that_older_data_lacks_are_made_anew(tmp_path: Path) -> None:
         kept += write_many(cluster, "all", "after", 100)
         cluster.until_in_sync("kept")
         assert_kept(cluster, kept)
+
+
+def test_all_disks_were_replaced_since_the_older_data(tmp_path: Path) -> None:
+    """It names other folders, which nobody has any more. The present ones have all events."""
+    with running(tmp_path) as (zookeeper, cluster):
+        cluster.admin.create_topics([NewTopic("kept", PARTITIONS, 3)])["kept"].result(30)
+        cluster.until_in_sync("kept")
+        kept = write_many(cluster, "all", "before", 10)
+        shutil.copytree(zookeeper.folder, tmp_path / "copy")
+        for each in cluster.brokers.values():
+            each.stop()
+            shutil.rmtree(each.data)
+            start_registered(each)
+            cluster.until_in_sync("kept")
+        kept += write_many(cluster, "all", "after", 10)
+        until_renewed(cluster)
+        stop(cluster, zookeeper)
+        give_back(zookeeper, tmp_path / "copy")
+        for each in cluster.brokers.values():
+            each.begin()
+        for each in cluster.brokers.values():
+            each.ready()
+        for id in cluster.brokers:
+            wait_until(lambda id=id: len(cluster.events(id, "registered")) == 3, "it has registered", LONG_S)  # type: ignore[misc]
+        cluster.until_in_sync("kept")
+        assert_kept(cluster, kept)
+        for index in range(PARTITIONS):
+            assert Counter(values(cluster, "kept", index)) == Counter(each.encode() for each in kept)
