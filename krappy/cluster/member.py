@@ -91,7 +91,6 @@ class ClusterMember:
             await home.doubt()
             await self._pass_producer_ids()
         start, is_latest = await home.new_start(znodes.start(data))
-        is_latest &= home.pulse >= znodes.pulse(lease)
         elsewhere = self._is_elsewhere(data)
         is_old = not (elsewhere or (is_latest and home.pulse >= znodes.pulse(lease)))
         if is_old:
@@ -154,7 +153,7 @@ class ClusterMember:
         """Sees to it that no producer gets an id that is in the logs here: its events would be taken for duplicates."""
         found = await self._mirror.read(paths.PRODUCER_IDS)
         known = 0 if found is None else znodes.producer_ids_following(found.data)
-        least = self._home.producer_ids(known)
+        least = max(self._home.producer_ids(known), self._mirror.image.producer_ids)
         if known < least:
             data = znodes.producer_ids(least + znodes.PRODUCER_BLOCK)
             put = Create(paths.PRODUCER_IDS, data) if found is None else Put(paths.PRODUCER_IDS, data, found.version)

@@ -64,7 +64,7 @@ class ClusterMembership:
             self._mirror = self._member = None
 
     async def _session(self, started: Callable[[], None]) -> None:
-        mirror = Mirror(self._connect)
+        mirror = Mirror(self._connect, self.image.producer_ids)
         async with trio.open_nursery() as nursery:
             await nursery.start(mirror.run)
             if mirror.is_over:  # before anything was read

@@ -25,8 +25,9 @@ RETRY_S = 0.5  # after a read that ZooKeeper refused
 class Mirror:
     """See the port `Store`. `connect(entered=…, happened=…)` makes the client. `is_over`: the session is over."""
 
-    def __init__(self, connect: Callable[..., ZooKeeper]) -> None:
-        self.image = Image()
+    def __init__(self, connect: Callable[..., ZooKeeper], producer_ids: int = 0) -> None:
+        """`producer_ids`: that of an image of an earlier session. ZooKeeper may have been given older data since."""
+        self.image = Image(producer_ids=producer_ids)
         self.changed = Signal()
         self.client = connect(entered=self._entered, happened=self._happened)
         self._znodes: dict[str, Znode] = {}

@@ -18,6 +18,7 @@ from krappy import blocking
 from krappy.broker.topics.internal_topics import JOBS
 from krappy.store.format import PULSE
 from krappy.store.pulse import read
+from krappy.wire.kafka import ApiKey
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers, start_registered
 from tests.cluster.test_moves import reassign
 from tests.cluster.test_transactions import values
@@ -302,6 +303,32 @@ def test_older_data_is_restored_while_the_brokers_run(tmp_path: Path) -> None:
                 assert Counter(values(cluster, "kept", index)) == Counter(each.encode() for each in kept)
             for id in cluster.brokers:
                 assert not cluster.events(id, "committed_events_cut")
+
+
+def new_producer(cluster: ClusterProcesses, at: int) -> int:
+    """The id that a broker gives to a new producer."""
+    asked = {"transactional_id": None, "transaction_timeout_ms": 1000, "producer_id": -1, "producer_epoch": -1}
+    return int(cluster.look(at, lambda raw: raw.ask(ApiKey.INIT_PRODUCER_ID, asked))["producer_id"])
+
+
+def test_no_producer_gets_another_ones_id_after_older_data(tmp_path: Path) -> None:
+    """Producers have got ids since the copy was made, and have written nothing with them. Brokers that run have more
+    of these reserved."""
+    with zookeepers(tmp_path / "zookeeper") as [zookeeper], Launcher() as launch:
+        folder = tmp_path / "cluster"
+        folder.mkdir()
+        shared = SharedProcesses(zookeeper, launch)
+        with brokers(folder, shared=shared, zookeeper_session_timeout_ms=20_000) as cluster:
+            shutil.copytree(zookeeper.folder, tmp_path / "copy")
+            until_renewed(cluster)
+            given = [new_producer(cluster, id) for id in (1, 2)]
+            zookeeper.kill(signal.SIGTERM)
+            give_back(zookeeper, tmp_path / "copy")
+            write_much(zookeeper)
+            for id in cluster.brokers:
+                wait_until(lambda id=id: len(cluster.events(id, "registered")) > 1, "it has registered anew")  # type: ignore[misc]
+            given += [new_producer(cluster, id) for id in (3, 1, 2, 3)]
+            assert len(set(given)) == len(given)
 
 
 def test_a_replica_that_was_moved_is_kept_after_older_data(tmp_path: Path) -> None:

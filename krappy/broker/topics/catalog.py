@@ -272,7 +272,7 @@ class Catalog(StoredTopics):
             nonlocal begin
             path = paths.PRODUCER_IDS
             found = await self._store.read(path)
-            begin = max(self._reserved, _following(found))
+            begin = max(self._reserved, self._store.image.producer_ids, _following(found))
             data = znodes.producer_ids(begin + count)
             return [Create(path, data) if found is None else Put(path, data, found.version)]
 
