@@ -102,8 +102,10 @@ def test_older_data_is_restored(tmp_path: Path) -> None:
             kept += [*write(cluster, "kept", "after"), *publish(cluster, "kept", "job-1")]
             with blocking.connect(cluster.native, timeout=LONG_S) as client:
                 client.delete_topic("anew")
+                client.create_topic("anew", PARTITIONS)
                 client.create_topic("later", PARTITIONS)
-            write(cluster, "later", "after")
+            for topic in ("anew", "later"):
+                write(cluster, topic, "after")
             last = {index: each.epoch for index, each in cluster.partitions("kept").items()}
             stop(cluster, zookeeper)
             shutil.rmtree(zookeeper.folder)
@@ -113,6 +115,9 @@ def test_older_data_is_restored(tmp_path: Path) -> None:
             assert cluster.topic("later") is None
             for broker in cluster.brokers.values():
                 assert (broker.data / "topics").joinpath("later-0").exists(), "nobody has deleted it"
+                told = [str(each["folder"]) for each in broker.events("folder_unclaimed")]
+                assert str(broker.data / "topics" / "later-0") in told
+                assert len([each for each in told if "/set-aside/anew-0." in each and Path(each).exists()]) == 1
                 assert not cluster.events(int(str(broker.settings["broker_id"])), "committed_events_cut")
             kept += [*write(cluster, "kept", "again"), *publish(cluster, "kept", "job-2")]
             restart(cluster)

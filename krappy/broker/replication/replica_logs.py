@@ -69,7 +69,9 @@ class ReplicaLogs:
             known, owner = (topic.id, index) in self.replicas, identity.owner(folder)
             # A log that was not made here for this topic, and does not tell whose it is, may be another topic's.
             if owner not in (None, text_id(topic.id)) or (owner is None and not known and not _is_gone(folder)):
-                self._set_aside(folder)
+                aside = self._set_aside(folder)
+                if identity.holds_events(aside):
+                    self._runtime.report("folder_unclaimed", folder=str(aside), topic_id=owner or "unknown")
             if not known and _is_gone(folder):  # an earlier version may have removed a replica, and left its record
                 self._runtime.reached.forget(topic.id, [index])
             if known and _is_gone(folder) and _has_others(topic, index):

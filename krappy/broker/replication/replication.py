@@ -18,6 +18,7 @@ from krappy.broker.replication.home import Home
 from krappy.broker.replication.isr_keeper import IsrKeeper
 from krappy.broker.replication.replica_logs import ReplicaLogs
 from krappy.broker.tree_changes import change_registration
+from krappy.broker.upkeep.machine import report_unclaimed
 from krappy.core.cluster import znodes
 from krappy.core.cluster.isr import leave_isr
 from krappy.core.cluster.roles import Role
@@ -90,6 +91,9 @@ class Replication:
             *(runtime, cluster, self._changes, logs, internal), self._fetcher.set, self._peers
         )
         await assignments.open()
+        # After ZooKeeper was given older data there may be topics here that it does not know.
+        known = [*runtime.catalog.list(), *runtime.catalog.deleting()]
+        await runtime.in_thread(lambda: report_unclaimed(runtime, known))
         directory = await runtime.in_thread(replicas.directory)
         pulse = await runtime.in_thread(lambda: Pulse(runtime.config.data / PULSE))
         cluster.join(Home(runtime, logs, directory, pulse, endpoints))
