@@ -353,7 +353,10 @@ class HeldBackup(NamedTuple):
 async def hold_backup(link: Link) -> HeldBackup:
     """Makes the broker link its files for a backup, and hold them until `release_backup`."""
     generation = await link.ready(link.runtime.now() + link.timeout)
-    answer = await link.ask(messages.HoldBackup(), messages.BackupHeld, generation=generation, timeout=HOLDING)
+    # A disk that is full would refuse for all of that time, and nobody would be told.
+    answer = await link.ask(
+        messages.HoldBackup(), messages.BackupHeld, generation=generation, timeout=HOLDING, patience=link.timeout
+    )
     return HeldBackup(answer.folder, answer.files, answer.size, answer.handle, generation)
 
 

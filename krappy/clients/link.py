@@ -438,6 +438,7 @@ class Link:
         again: bool = True,
         generation: int | None = None,
         timeout: float | None = None,
+        patience: float | None = None,
         abandoned: Callable[[A], None] | None = None,
         others: bool = False,
     ) -> A:
@@ -448,11 +449,13 @@ class Link:
         it; not for requests that do more the second time. After a retriable error that says that nothing was applied it
         is always sent again. `others`: the caller asks other brokers if this one is cut off from ZooKeeper. (`repeats`)
 
-        `timeout` in seconds; None: the link's own. `abandoned` gets an answer that comes after the caller was cancelled
-        or timed out, to undo what the request did. Raises the broker's error, ConnectionLost, RequestTimeout.
+        `timeout` in seconds; None: the link's own. `patience`: seconds after which retriable errors are raised, too;
+        None: `timeout`. `abandoned` gets an answer that comes after the caller was cancelled or timed out, to undo what
+        the request did. Raises the broker's error, ConnectionLost, RequestTimeout.
         """
         seconds = self.timeout if timeout is None else timeout
         deadline = self.runtime.now() + seconds
+        until = deadline if patience is None else deadline - seconds + patience
         backoff = Backoff()
         said: KrappyError | None = None
         while True:
@@ -475,23 +478,20 @@ class Link:
             if not answered:
                 # A caller that gives less has spent the rest of its time on other brokers, or connections.
                 within = f"in {self.timeout:g} s" if seconds > 0.9 * self.timeout else "in time"
-                raise said or RequestTimeout(
-                    f"no answer to {type(request).__name__} {within}", address=str(self.address)
-                )
-            result = slot.result
-            if isinstance(result, answer):
-                return result
-            error: KrappyError = result
+                text = f"no answer to {type(request).__name__} {within}"
+                raise said or RequestTimeout(text, address=str(self.address))
+            if isinstance(slot.result, answer):
+                return slot.result
+            error: KrappyError = slot.result
             if isinstance(error, ConnectionLost) and not self.lives(on):
                 if not again or generation is not None or self.closed:
                     raise error
                 continue
-            here = generation is not None
-            if not repeats(error, again=again, here=here, others=others) or self.runtime.now() >= deadline:
+            repeated = repeats(error, again=again, here=generation is not None, others=others)
+            if not repeated or self.runtime.now() >= until:
                 raise error
             said = error
-            pause = min(backoff.pause(), deadline - self.runtime.now())
-            await self.runtime.sleep(max(0.0, pause))
+            await self.runtime.sleep(max(0.0, min(backoff.pause(), until - self.runtime.now())))
 
     async def drained(self, seconds: float | None = None) -> bool:
         """Waits while much of what was posted still waits for the socket. False when that still holds after

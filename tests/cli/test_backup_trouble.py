@@ -23,6 +23,7 @@ from confluent_kafka import Producer
 from krappy import blocking
 from krappy.cli import archive, checkup
 from krappy.cli.spawn import spawn_broker
+from krappy.clients import admin
 from krappy.core.transactions import MAX_EPOCH, Transaction, TxnStage
 from krappy.errors import StorageError
 from krappy.handlers.native import backup as handler
@@ -255,6 +256,19 @@ def test_a_disk_that_is_full_ends_a_backup(tmp_path: Path) -> None:
             assert not target.exists()
         until(lambda: not list((tmp_path / "data" / "backup").iterdir()))  # the broker has released the files
         assert len(contents(broker.address, "t")[0]) == 1_000
+
+
+def test_what_a_broker_s_disk_refuses_is_told_before_a_backup_could_be_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may take minutes to link the files, but as long nobody waits for a disk that is full."""
+    monkeypatch.setattr(admin, "HOLDING", 30.0)
+    with run_broker(tmp_path / "data") as broker, blocking.connect(broker.address, timeout=0.5) as client:
+        (tmp_path / "data" / "backup").write_bytes(b"in the way")
+        began = time.monotonic()
+        with pytest.raises(StorageError, match="data/backup"), client.hold_backup():
+            pass
+        assert time.monotonic() - began < 20
 
 
 def test_a_disk_that_has_too_little_room_is_told_of_before_anything_is_written(tmp_path: Path) -> None:
