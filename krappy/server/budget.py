@@ -6,10 +6,15 @@ most `total`, plus `FAIR` and one answer for each connection, plus half of `tota
 that wait. What peers send in part who have not logged in counts apart (`strangers.StrangerBytes`).
 
 A large frame is read only once there is room for the whole frame. While one waits for room, memory is `short`, and the
-server ends connections that hold memory without using it (`Server._look_after`).
+server ends connections that hold memory without using it (`Server._look_after`). Large frames of one user, or address,
+have as much room as is left for all others: half of it, if there is no other. So who announces many, and sends them
+slowly, makes nobody else wait; meanwhile only his own connections count as slow.
 """
 
 from __future__ import annotations
+
+from bisect import insort
+from collections import Counter
 
 from krappy.core.owned_memory import OwnedMemory
 from krappy.waiting import Signal, wait_any
@@ -29,7 +34,10 @@ class Budget:
         self.stalls = 0  # how often a connection had to wait
         self.freed = Signal()  # the budget was spent, and is not any more; or a large waiting request has ended
         self._room = Signal()  # bytes were given back while a reservation waits
-        self._wanted: list[int] = []  # the sizes of the reservations that wait
+        # The sizes of the reservations that wait, by user or address, in order; none is empty.
+        self._wanted: dict[str, list[int]] = {}
+        self._reserved: Counter[str] = Counter()  # bytes that are reserved now, by user or address
+        self._first: int | None = None  # the smallest reservation that may be made; None: it has to be looked for
 
     @property
     def spent(self) -> bool:
@@ -48,9 +56,17 @@ class Budget:
     @property
     def short(self) -> bool:
         """Somebody waits for bytes that others hold."""
-        # A reservation that has room by now does not wait for others any more: it goes on in the next round.
-        waits = any(count <= self.total < self.used + count for count in self._wanted)
+        # A reservation that has room by now does not wait for others any more: it goes on in the next round. One of
+        # somebody who has others waits for these, if it has no room.
+        waits = any(
+            self.used + sizes[-1] > self.total for owner, sizes in self._wanted.items() if not self._reserved[owner]
+        )
         return waits or bool(self.waiting and self.spent)
+
+    @property
+    def short_for(self) -> set[str]:
+        """The users and addresses that wait for bytes which they hold themselves."""
+        return {owner for owner, sizes in self._wanted.items() if not self._may_reserve(sizes[-1], owner)}
 
     @property
     def answer_bytes(self) -> int:
@@ -59,10 +75,12 @@ class Budget:
 
     def charge(self, count: int) -> None:
         self.used += count
+        self._first = None
 
     def credit(self, count: int) -> None:
         was_spent = self.used >= self.total
         self.used -= count
+        self._first = None
         if was_spent and self.used < self.total:
             self.freed.fire()
         if self._wanted:
@@ -77,21 +95,50 @@ class Budget:
             if somebody_waits and count < 0:
                 self.freed.fire()
 
-    async def reserve(self, count: int) -> None:
-        """Waits until there is room for `count` bytes, then charges them. The smallest reservation comes first.
+    async def reserve(self, count: int, owner: str) -> None:
+        """Waits until there is room for `count` bytes, then charges them, until `release`. `owner`: the user, or the
+        address. The smallest reservation of those whose owners may have more comes first.
 
         One larger than `total` would wait until nothing is charged; the frame limit keeps them smaller.
         """
 
         def possible() -> bool:
-            return (self.used + count <= self.total and count <= min(self._wanted)) or not self.used
+            if not self.used:
+                return True
+            fits = self.used + count <= self.total and self._may_reserve(count, owner)
+            return fits and count <= self._smallest()
 
-        self._wanted.append(count)
+        sizes = self._wanted.setdefault(owner, [])
+        insort(sizes, count)
+        self._first = None
         try:
             if not possible():
                 self.stalls += 1
                 await wait_any([self._room], possible)
+            self._reserved[owner] += count
             self.charge(count)
         finally:
-            self._wanted.remove(count)
+            sizes.remove(count)
+            if not sizes:
+                del self._wanted[owner]
+            self._first = None
             self._room.fire()
+
+    def _may_reserve(self, count: int, owner: str) -> bool:
+        """Whether so much would be left for all others as the owner had then. Anybody may have one."""
+        held = self._reserved[owner]
+        return not held or held + count <= self.total - self.used - count
+
+    def _smallest(self) -> int:
+        """The smallest of those that wait and may be made. Hundreds may ask at once, so it is looked for once."""
+        if self._first is None:
+            first = (sizes[0] for owner, sizes in self._wanted.items() if self._may_reserve(sizes[0], owner))
+            self._first = min(first, default=0)
+        return self._first
+
+    def release(self, count: int, owner: str) -> None:
+        """Gives a reservation back."""
+        self._reserved[owner] -= count
+        if not self._reserved[owner]:
+            del self._reserved[owner]
+        self.credit(count)

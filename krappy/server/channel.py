@@ -48,20 +48,10 @@ SLOW = 64 << 10  # bytes per second at which a large frame always has to come
 class Channel(DescribedConnection, Inbound):
     # What each request needs. CPython (3.11) reads attributes slowly where an object has more than 30 beside its slots.
     __slots__ = (
-        *(
-            "_answered_at_once",
-            "_due",
-            "_ended",
-            "_filled",
-            "_finishing",
-            "_held_back",
-            "_its_turn",
-            "_kept",
-            "_kept_apart",
-            "_large",
-        ),
-        *("_is_little", "_outbox", "_quick", "_reading", "_rest", "_server", "_silent_since", "_since", "_sock"),
-        *("_times", "_turn_over", "_waits", "_wake", "_wanted", "changed", "in_flight", "received", "requests"),
+        *("_answered_at_once", "_due", "_ended", "_filled", "_finishing", "_held_back", "_its_turn", "_is_little"),
+        *("_kept", "_kept_apart", "_large", "_outbox", "_quick", "_reading", "_rest", "_server", "_silent_since"),
+        *("_since", "_sock", "_times", "_turn_over", "_waits", "_wake", "_wanted", "changed", "in_flight", "received"),
+        *("requests", "reserved_for"),
     )
 
     def __init__(self, server: Server, sock: socket.socket, client: str) -> None:

@@ -106,6 +106,8 @@ def problem(status: int, detail: str) -> bytes:
 
 
 class HttpConnection:
+    reserved_for = ""  # the application bounds bodies
+
     def __init__(self, speech: Http, server: Server, sock: socket.socket, client: str) -> None:
         self._speech = speech
         self.protocol = speech.protocol

@@ -48,6 +48,7 @@ class Inbound(Throttled):
         self._large: bytearray | None = None  # the buffer of a large frame, instead of `_rest`
         self._filled = 0  # how many bytes of it have come
         self._wanted = 0  # the size of the whole frame
+        self.reserved_for = ""  # whose reservation that buffer has in the budget
         self._reading = False  # inside the read loop, which sends answers at its end
         self.received = 0  # bytes, over its life
         self._since = 0.0  # when the requests that are dispatched now came, on perf_counter
@@ -239,7 +240,9 @@ class Inbound(Throttled):
         come: to announce a large frame costs the peer nothing, and clearing so much memory would cost us time."""
         self._keep(0)  # the reservation includes these bytes
         self._blocked_since = trio.current_time()
-        await self._server.budget.reserve(self._wanted)
+        owner = self.whose
+        await self._server.budget.reserve(self._wanted, owner)
+        self.reserved_for = owner
         self._blocked_since = math.inf
         self._large = bytearray(max(len(self._rest), min(self._wanted, BEGIN)))
         self._filled = len(self._rest)
@@ -249,8 +252,9 @@ class Inbound(Throttled):
 
     def _drop_large(self) -> None:
         if self._large is not None:
-            self._server.budget.credit(self._wanted)
+            self._server.budget.release(self._wanted, self.reserved_for)
         self._large, self._filled, self._wanted = None, 0, 0
+        self.reserved_for = ""
 
     def _keep(self, count: int) -> None:
         """Charges the budget for `count` bytes of `_rest`, instead of the count before. Those of a peer that has not

@@ -51,10 +51,12 @@ def _name(protocol: str, kind: int | str) -> str:
 
 
 class Connected(Protocol):
-    """One connection of any protocol."""
+    """One connection of any protocol. `reserved_for`: the user or address for which it has room in the budget for a
+    large frame; empty: it has none."""
 
     protocol: str
     requests: int
+    reserved_for: str
 
     async def serve(self) -> None: ...
     def finish(self) -> None: ...
@@ -214,17 +216,25 @@ class Server:
         for number in itertools.count(1):
             await trio.sleep(LOOK_SECONDS)
             await self._look_at(tuple(self.connections), thoroughly=number % LOOKS == 0)
-            while self.budget.short or self.pages.short:
-                now = trio.current_time()
-                protocols = None if self.budget.short else HTTP
-                overdue = [
-                    each for each in self.connections if protocols in (None, each.protocol) and each.overdue(now)
-                ]
-                if not overdue:
-                    break
+            while overdue := self._overdue():
                 worst = max(overdue, key=lambda connection: connection.held)
                 worst.drop()
                 await wait_any([self.ended], lambda worst=worst: worst not in self.connections, LOOK_SECONDS)  # type: ignore[misc]
+
+    def _overdue(self) -> list[Connected]:
+        """The connections whose peers keep memory for too long, among those for whose memory somebody waits."""
+        now, short_for = trio.current_time(), self.budget.short_for
+        if self.budget.short:
+            some = list(self.connections)
+        elif self.pages.short or short_for:
+            some = [
+                each
+                for each in self.connections
+                if (self.pages.short and each.protocol == HTTP) or each.reserved_for in short_for
+            ]
+        else:
+            return []
+        return [each for each in some if each.overdue(now)]
 
     async def _look_at(self, connections: Sequence[Connected], *, thoroughly: bool) -> None:
         """A function of its own, so that none of them is referred to, and stays, until the next look."""

@@ -58,11 +58,12 @@ async def topic(folder: Path, **settings: Any) -> AsyncIterator[krappy.Broker]:
         yield broker
 
 
-async def opened(broker: krappy.Broker, address: str) -> tuple[trio.SocketStream, Channel]:
-    """Connects a peer; returns it, and the broker's side of the connection."""
+async def opened(broker: krappy.Broker, address: str, source: str | None = None) -> tuple[trio.SocketStream, Channel]:
+    """Connects a peer; returns it, and the broker's side of the connection. `source`: the address that it comes from;
+    None: any."""
     host, _, port = address.rpartition(":")
     before = set(broker.server.connections)
-    stream = await trio.open_tcp_stream(host, int(port))
+    stream = await trio.open_tcp_stream(host, int(port), local_address=source)
     await until(lambda: len(broker.server.connections) > len(before), "the connection is there")
     (connection,) = broker.server.connections - before
     assert isinstance(connection, Channel)

@@ -190,7 +190,8 @@ def test_writes_without_answer_over_their_quota_do_not_keep_it_from_others(
             async with krappy.connect(broker.address) as client:
                 await client.security.alter_quotas({"producer_byte_rate": 1.0}, client_id="greedy")
             await until(lambda: not broker.server.connections, "the one who set the quota has left")
-            peers = [await opened(broker, broker.kafka_address) for _ in range(3)]
+            # Of several addresses: who has more than is left for others waits for himself.
+            peers = [await opened(broker, broker.kafka_address, f"127.0.0.{each}") for each in (2, 3, 4)]
             for number, (stream, connection) in enumerate(peers):
                 data = write(400_000 if number else 100, acks=0)
                 await stream.send_all(data)
@@ -203,5 +204,68 @@ def test_writes_without_answer_over_their_quota_do_not_keep_it_from_others(
             assert 400_000 < budget.used < 500_000, "one was enough"
             for stream in (other, *(each for each, _ in peers)):
                 leave(stream, "FIN")
+
+    trio.run(main)
+
+
+def test_large_frames_that_one_peer_sends_slowly_leave_room_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frame has its room as soon as it is announced. Some hundred bytes, over a few connections, once kept all other
+    peers from sending anything large for as long as the announced frames might take."""
+    monkeypatch.setattr(channel, "GRACE", 1e6)
+    size = MEMORY // 2
+
+    async def main() -> None:
+        async with topic(tmp_path, memory_bytes=4 * MEMORY) as broker:
+            budget, (host, _, port) = broker.server.budget, broker.address.rpartition(":")
+            slow = []
+            for number in range(12):
+                stream = await trio.open_tcp_stream(host, int(port), local_address="127.0.0.2")
+                slow.append(stream)
+                await stream.send_all((size - number).to_bytes(4, "big") + bytes(100))
+            await until(lambda: sum(each._wanted > 0 for each in channels(broker)) == len(slow), "all have come")
+            assert size < budget.used <= 2 * MEMORY + size
+            assert budget.short_for == {"127.0.0.2"}
+            assert not budget.short
+            async with krappy.connect(broker.address) as client, client.producer("t") as producer:
+                for _ in range(3):
+                    with trio.fail_after(PATIENCE):
+                        await producer.send(b"x" * size)
+            while slow:  # whoever it is, a next one has its room
+                await until(lambda: budget.used >= size - 12, "one has its room")
+                await slow.pop().aclose()
+            await until(lambda: not broker.server.connections, "the connections have ended")
+            assert budget.used == 0
+            assert not budget._reserved
+
+    def channels(broker: krappy.Broker) -> list[channel.Channel]:
+        return [each for each in broker.server.connections if isinstance(each, channel.Channel)]
+
+    trio.run(main)
+
+
+def test_only_own_connections_count_as_slow_for_who_has_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for room that he takes himself ends no connections of others, however slow these are."""
+    monkeypatch.setattr(channel, "GRACE", 1e6)
+
+    async def main() -> None:
+        async with topic(tmp_path, memory_bytes=4 * MEMORY) as broker:
+            budget, server, (host, _, port) = broker.server.budget, broker.server, broker.address.rpartition(":")
+
+            async def announced(source: str, size: int) -> trio.SocketStream:
+                stream = await trio.open_tcp_stream(host, int(port), local_address=source)
+                await stream.send_all(size.to_bytes(4, "big") + bytes(100))
+                return stream
+
+            other = await announced("127.0.0.3", MEMORY // 2)
+            await until(lambda: budget.used > 0, "it has its room")
+            slow = [await announced("127.0.0.2", MEMORY) for _ in range(3)]
+            await until(lambda: budget.short_for == {"127.0.0.2"}, "one waits for those of the same address")
+            for each in server.connections:
+                each._frame_since = -math.inf  # type: ignore[attr-defined]
+            assert {each.describe()["client"].partition(":")[0] for each in server._overdue()} == {"127.0.0.2"}
+            for stream in (other, *slow):
+                await stream.aclose()
 
     trio.run(main)
