@@ -147,7 +147,8 @@ class PartitionsAsked:
         """If one of them does not exist, none is added. `rows`: given for the request of another broker, which leads
         the partitions."""
         asked = [TopicPartition(topic["name"], index) for topic in self._topics for index in topic["partitions"]]
-        missing = await self._missing() if rows is None else {}
+        mine = self._session.access.may(Resource.TRANSACTIONAL_ID, self._id, Op.WRITE)  # else only that is told
+        missing = await self._missing() if rows is None and mine else {}
         code: int = Code.OPERATION_NOT_ATTEMPTED
         if not missing:
             code = await self._done(partial(self._add, asked))
@@ -155,8 +156,7 @@ class PartitionsAsked:
             await rows.add(len(self._topics) + len(asked))
 
         def result(at: TopicPartition) -> Message:
-            own = missing.get(at, code)
-            return {"partition_index": at.partition, "partition_error_code": own}
+            return {"partition_index": at.partition, "partition_error_code": missing.get(at, code)}
 
         return [
             {

@@ -86,3 +86,23 @@ def test_nobody_writes_under_another_transactional_id_than_the_producers(guarded
         tries(eve)
     assert guarded.admin.values("shared")[:2] == [b"one", b"two"]
     guarded.take_away()
+
+
+@pytest.mark.parametrize("topic", ["added-here", "added-nowhere"])
+def test_who_may_not_use_a_transactional_id_is_told_that_first(guarded: Guarded, topic: str) -> None:
+    """Kafka's answer, which ends a producer of Java. One about a topic would only have it abort the transaction, and
+    go on."""
+    guarded.admin.make("added-here")
+    asked = {"transactional_id": "hers", "producer_id": 0, "producer_epoch": 0}
+    asked |= {"topics": [{"name": topic, "partitions": [0]}, {"name": "added-here", "partitions": [0]}]}
+    body = {f"v3_and_below_{name}": value for name, value in asked.items()}
+    with guarded.kafka() as eve:
+
+        def codes() -> set[int]:
+            topics = eve.ask(ApiKey.ADD_PARTITIONS_TO_TXN, body, 3)["results_by_topic_v3_and_below"]
+            return {each["partition_error_code"] for one in topics for each in one["results_by_partition"]}
+
+        assert codes() == {Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+        guarded.allow(rule(Resource.TOPIC, "added-here", Op.WRITE))
+        assert codes() == {Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+    guarded.take_away()
