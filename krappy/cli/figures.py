@@ -70,6 +70,8 @@ class ConsoleFigures:
         scheme = "http" if security.context is None else "https"
         self._token = security.token if security.has_token and not token else None  # one that lasts a while
         self._url = url.rstrip("/") if "://" in url else f"{scheme}://{url}".rstrip("/")
+        if "@" in urlsplit(self._url).netloc:  # it would be in each error that names the URL
+            raise Failure("--url is a host and a port, without a user and a password: give --user and --password-file")
         self._headers = {"Accept": "application/json"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"

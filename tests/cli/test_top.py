@@ -126,6 +126,17 @@ def test_a_broker_without_a_console_is_told(tmp_path: Path, capfd: pytest.Captur
     assert "has no console" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("command", [["top", "--once"], ["cluster"]])
+@pytest.mark.parametrize("url", ["http://ada:battery-staple@127.0.0.1:1", "ada:battery-staple@127.0.0.1:1"])
+def test_a_password_in_the_url_is_not_taken_and_not_repeated(
+    command: list[str], url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*command, "--url", url]) == 1
+    told = capfd.readouterr().err
+    assert "--password-file" in told
+    assert "battery-staple" not in told
+
+
 def test_without_the_token_it_says_what_is_needed(console: RunningBroker, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["top", "--once", "--url", console.http_address]) == 1
     assert "KRAPPY_CONSOLE_TOKEN" in capfd.readouterr().err
