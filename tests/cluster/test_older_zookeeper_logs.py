@@ -113,12 +113,15 @@ def test_a_moved_replica_is_kept_although_its_leader_has_more_events(tmp_path: P
     takes more events than that one has."""
     with running(tmp_path, 2) as (zookeeper, cluster):
         one, two = cluster.brokers.values()
-        made = cluster.admin.create_topics([NewTopic("kept", PARTITIONS, replica_assignment=[[1]] * PARTITIONS)])
-        made["kept"].result(30)
+        topics = [NewTopic(name, PARTITIONS, replica_assignment=[[1]] * PARTITIONS) for name in ("kept", "empty")]
+        for made in cluster.admin.create_topics(topics).values():
+            made.result(30)
         shutil.copytree(zookeeper.folder, tmp_path / "copy")
-        reassign(cluster, "kept", {index: [2] for index in range(PARTITIONS)})
-        wait_until(lambda: len(cluster.events(1, "replica_removed")) == PARTITIONS, "1 has removed its replicas")
+        for name in ("kept", "empty"):
+            reassign(cluster, name, {index: [2] for index in range(PARTITIONS)})
+        wait_until(lambda: len(cluster.events(1, "replica_removed")) == 2 * PARTITIONS, "1 has removed its replicas")
         write_many(cluster, "all", "after")
+        waits = len(cluster.events(2, "assignment_waits"))
         until_renewed(cluster)
         stop(cluster, zookeeper)
         give_back(zookeeper, tmp_path / "copy")
@@ -126,13 +129,16 @@ def test_a_moved_replica_is_kept_although_its_leader_has_more_events(tmp_path: P
         until_led_by_one(cluster)
         write_many(cluster, "all", "alone", 600)
         for _ in range(2):  # it is noted on disk
+            told = len(cluster.events(2, "replica_kept")) + PARTITIONS
             start_registered(two)
-            told = len(cluster.events(2, "replica_kept"))
-            wait_until(lambda told=told: len(cluster.events(2, "replica_kept")) >= max(told, PARTITIONS), "it is told")  # type: ignore[misc]
+            wait_until(lambda told=told: len(cluster.events(2, "replica_kept")) == told, "it is told")  # type: ignore[misc]
+            wait_until(lambda: len(cluster.events(2, "replica_removed")) == PARTITIONS, "the empty ones are removed")
             two.stop()
-        assert not cluster.events(2, "replica_removed")
-        start_registered(two)
-        reassign(cluster, "kept", {index: [1, 2] for index in range(PARTITIONS)})
+        removed = {str(each["partition"]) for each in cluster.events(2, "replica_removed")}
+        assert removed == {f"empty-{index}" for index in range(PARTITIONS)}
+        assert len(cluster.events(2, "assignment_waits")) == waits
+        cluster.start_again(2)
+        assert not any(reassign(cluster, "kept", {index: [1, 2] for index in range(PARTITIONS)}))
         wait_until(lambda: len(cluster.events(2, "events_set_aside")) == PARTITIONS, "2 sets its logs aside")
         cluster.until_in_sync("kept")
         assert stand(cluster, 2, "after-150") == PARTITIONS

@@ -84,7 +84,8 @@ class Home:
             if not partition.offline:
                 partition.log.claim = partition.log.epochs.at(partition.log.end_offset - 1), partition.log.end_offset
         image, replicas = self._runtime.image, self._logs.replicas
-        others = [each for each in replicas.all() if not self._is_own(image, *each)]
+        reached = self._runtime.reached
+        others = [each for each in replicas.all() if reached.of(*each).committed and not self._is_own(image, *each)]
         await self._runtime.in_thread(partial(replicas.keep, others))
 
     def _is_own(self, image: Image, topic_id: bytes, index: int) -> bool:

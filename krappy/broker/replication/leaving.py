@@ -9,9 +9,10 @@ older data, from before the reassignment, this may be the only copy. It stays un
 they assign the partition to this broker again, it takes the lead (follower.py).
 
 Where the leader's log ends does not tell that it has these events: it may have written others in their place, in the
-same leader epoch. So when a broker finds older data, it notes each replica here that the cluster does not name it for
-(`LocalReplicas.kept`). Such a one stays until the broker is in sync again, whatever its leader has. Of others in
-internal topics nobody is asked: the leaders of these tell clients, and so other brokers, of no event in them.
+same leader epoch. So when a broker finds older data, it notes each replica with committed events here that the cluster
+does not name it for (`LocalReplicas.kept`). Such a one stays until the broker is in sync again, whatever its leader
+has. Of others in internal topics nobody is asked: the leaders of these tell clients, and so other brokers, of no event
+in them.
 
 The steps are in this order, and all of them are done again if one fails:
 
@@ -90,12 +91,12 @@ class Leaving:
         if topic is None:
             return False
         noted, state = self._runtime.reached.of(*replica), topic.partitions[replica[1]].state
-        kept, at = replica in self._replicas.kept, TopicPartition(topic.name, replica[1])
-        if not noted.committed or state.unclean > noted.epoch or (topic.name in INTERNAL and not kept):
-            return True
-        if kept:
+        at = TopicPartition(topic.name, replica[1])
+        if replica in self._replicas.kept:
             self._tell(replica, at, "ZooKeeper was given older data, and these may lack what was committed here")
             return False
+        if topic.name in INTERNAL or not noted.committed or state.unclean > noted.epoch:
+            return True
         if state.leader == NOBODY:
             return False
         try:
