@@ -13,13 +13,19 @@ class Clock:
     that it can be compared with times that were stored before the start."""
 
     def __init__(self) -> None:
-        self._began = self.now_ms() - time.monotonic_ns() // 1_000_000
+        self._started = self.now_ms()
+        self._began = self._started - time.monotonic_ns() // 1_000_000
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
     def steady_ms(self) -> int:
         return self._began + time.monotonic_ns() // 1_000_000
+
+    @property
+    def ran_ms(self) -> int:
+        """How long the broker has run."""
+        return self.steady_ms() - self._started
 
     def later_ms(self) -> int:
         """The time on the clock that is ahead: for when a producer was seen last. The producer is forgotten some time

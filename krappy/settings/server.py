@@ -203,7 +203,9 @@ class ServerConfig(OauthSettings, SecuritySettings, InterBrokerSettings, ZooKeep
         1,
     )
     staging_outcome_ms: int = number(604_800_000, "ms for which a staged job's outcome is remembered", low=1)
-    producer_id_expiration_ms: int = number(86_400_000, "ms after which an idle producer's sequence is forgotten", 1)
+    producer_id_expiration_ms: int = number(
+        86_400_000, "ms after which an idle producer's sequence is forgotten; none is so soon after a start", 1
+    )
     log_level: str = setting("info", "least level logged", choices=("debug", "info", "warning", "error"))
     log_format: str = setting(
         "auto", "console, json, or auto: console on a terminal", choices=("auto", "json", "console")

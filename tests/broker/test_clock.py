@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -205,3 +206,21 @@ async def check_last_is_kept(broker: LocalBroker, jump: Jump) -> None:
         await broker.housekeeper.tend(partition)
         assert len(await read_all(partition)) == kept
         jump(12 * HOUR + 1000)
+
+
+@trio_test
+async def test_a_producer_is_known_after_a_start_by_a_clock_that_is_days_ahead(tmp_path: Path, jump: Jump) -> None:
+    """Else a retry of a batch that was acknowledged before the start would be stored again."""
+    again = partial(publish, count=1, producer_id=7, producer_epoch=0, base_sequence=0)
+    async with running(tmp_path) as broker:
+        partition = (await broker.create_topic("t", 1, {"retention.ms": -1}))[0].led(0)
+        await broker.catalog.skip_producer_ids(8)
+        assert await again(partition) == 0
+    jump(48 * HOUR)
+    async with running(tmp_path) as broker:
+        partition = broker.topic("t").led(0)
+        await broker.housekeeper.retain(partition)
+        assert await again(partition) == 0
+        broker.clock._started -= 25 * HOUR
+        await broker.housekeeper.retain(partition)
+        assert await again(partition) == 1, "it is forgotten once the broker has run for as long"

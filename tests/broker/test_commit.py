@@ -106,7 +106,10 @@ async def test_a_producer_is_not_forgotten_beside_its_own_append(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was silent for long, and then sends again: what it had sent before is still known."""
-    async with running(tmp_path, durability="fsync", retention_check_ms=HOUR) as broker:
+    async with running(
+        tmp_path, durability="fsync", retention_check_ms=HOUR, producer_id_expiration_ms=10_000
+    ) as broker:
+        broker.clock._started -= HOUR
         partition = (await broker.create_topic("t", 1, {"retention.ms": -1}))[0].led(0)
         await broker.catalog.skip_producer_ids(8)
         await publish(partition, 1, producer_id=7, producer_epoch=0, base_sequence=0)

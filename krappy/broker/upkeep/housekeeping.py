@@ -148,11 +148,12 @@ class Housekeeper:
             if gone:
                 start = partition.start_offset
                 self._runtime.report("segments_deleted", partition=str(partition), count=len(gone), start=start)
-        # Producers' times are the wall clock's. If that was set, forget them too late rather than too early.
-        now = min(self._runtime.now_ms(), self._runtime.clock.steady_ms())
-        life = self._runtime.config.producer_id_expiration_ms
+        # Producers' times are the wall clock's. If that was set, forget them too late rather than too early. Nobody can
+        # see that it was set while the broker was down.
+        clock = self._runtime.clock
+        now, life = min(clock.now_ms(), clock.steady_ms()), self._runtime.config.producer_id_expiration_ms
         publishing = self._staging.owners  # only these states tell what of their jobs the log has already
-        if log.producers.silent(now, life, publishing):
+        if clock.ran_ms > life and log.producers.silent(now, life, publishing):
             await partition.reshape(lambda: log.producers.expire(now, life, publishing))
         if log.unsaved_bytes:  # with durability "os" nothing else checkpoints before the end
             await partition.reshape(log.checkpoint)
