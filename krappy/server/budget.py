@@ -8,11 +8,13 @@ that wait. What peers send in part who have not logged in counts apart (`strange
 A large frame is read only once there is room for the whole frame. While one waits for room, memory is `short`, and the
 server ends connections that hold memory without using it (`Server._look_after`). Large frames of one user, or address,
 have as much room as is left for all others: half of it, if there is no other. So who announces many, and sends them
-slowly, makes nobody else wait; meanwhile only his own connections count as slow.
+slowly, makes nobody else wait; meanwhile only his own connections count as slow. Who has less than half, and waits for
+what others have taken, has no connections ended of those who have reserved less than he.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from collections import Counter
 
@@ -56,12 +58,27 @@ class Budget:
     @property
     def short(self) -> bool:
         """Somebody waits for bytes that others hold."""
+        return self.least_waiting < math.inf
+
+    @property
+    def least_waiting(self) -> float:
+        """The least that anybody has reserved who waits for bytes that others hold; inf: nobody waits for such."""
+        if self.waiting and self.spent:
+            return 0
+        waits = (self._reserved[owner] for owner, sizes in self._wanted.items() if self._waits_for_others(owner, sizes))
+        return min(waits, default=math.inf)
+
+    def _waits_for_others(self, owner: str, sizes: list[int]) -> bool:
         # A reservation that has room by now does not wait for others any more: it goes on in the next round. One of
-        # somebody who has others waits for these, if it has no room.
-        waits = any(
-            self.used + sizes[-1] > self.total for owner, sizes in self._wanted.items() if not self._reserved[owner]
-        )
-        return waits or bool(self.waiting and self.spent)
+        # somebody who would have more than half with it waits for his own.
+        held = self._reserved[owner]
+        if not held:
+            return self.used + sizes[-1] > self.total
+        return not self._may_reserve(sizes[0], owner) and held + sizes[0] <= self.total // 2
+
+    def reserved_by(self, owner: str) -> int:
+        """Bytes that are reserved for this user or address."""
+        return self._reserved[owner]
 
     @property
     def short_for(self) -> set[str]:

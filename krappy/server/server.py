@@ -223,18 +223,18 @@ class Server:
 
     def _overdue(self) -> list[Connected]:
         """The connections whose peers keep memory for too long, among those for whose memory somebody waits."""
-        now, short_for = trio.current_time(), self.budget.short_for
-        if self.budget.short:
-            some = list(self.connections)
-        elif self.pages.short or short_for:
-            some = [
-                each
-                for each in self.connections
-                if (self.pages.short and each.protocol == HTTP) or each.reserved_for in short_for
-            ]
-        else:
+        now, budget, pages = trio.current_time(), self.budget, self.pages
+        short, least, short_for = budget.short, budget.least_waiting, budget.short_for
+        if not (short or short_for or pages.short):
             return []
-        return [each for each in some if each.overdue(now)]
+
+        def concerned(each: Connected) -> bool:
+            owner = each.reserved_for
+            if owner in short_for or (pages.short and each.protocol == HTTP):
+                return True
+            return short and (not owner or budget.reserved_by(owner) >= least)
+
+        return [each for each in self.connections if concerned(each) and each.overdue(now)]
 
     async def _look_at(self, connections: Sequence[Connected], *, thoroughly: bool) -> None:
         """A function of its own, so that none of them is referred to, and stays, until the next look."""

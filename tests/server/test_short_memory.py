@@ -269,3 +269,33 @@ def test_only_own_connections_count_as_slow_for_who_has_much(tmp_path: Path, mon
                 await stream.aclose()
 
     trio.run(main)
+
+
+def test_slow_connections_of_others_count_for_who_has_less_than_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slow connections of others count then, even while the one who waits has a large request under way: with a few
+    connections he always has. But none of those who have less than he."""
+    monkeypatch.setattr(channel, "GRACE", 1e6)
+
+    async def main() -> None:
+        async with topic(tmp_path, memory_bytes=4 * MEMORY) as broker:
+            budget, server, (host, _, port) = broker.server.budget, broker.server, broker.address.rpartition(":")
+            streams, size = [], 400_000
+            for number, announced in ((5, size // 2), (2, 3 * MEMORY // 2), (3, 3 * MEMORY // 2), (4, size), (4, size)):
+                stream = await trio.open_tcp_stream(host, int(port), local_address=f"127.0.0.{number}")
+                streams.append(stream)
+                await stream.send_all(announced.to_bytes(4, "big") + bytes(100))
+                count = len(streams)
+                await until(lambda: sum(each.received for each in server.connections) == 104 * count, "it is there")  # noqa: B023
+            assert budget.short_for == {"127.0.0.4"}
+            for each in server.connections:
+                each._frame_since = -math.inf  # type: ignore[attr-defined]
+            slow = {each.describe()["client"].partition(":")[0] for each in server._overdue()}
+            assert slow == {"127.0.0.2", "127.0.0.3", "127.0.0.4"}
+            for stream in streams:
+                await stream.aclose()
+            await until(lambda: not server.connections, "the connections have ended")
+            assert budget.used == 0
+
+    trio.run(main)
