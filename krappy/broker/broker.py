@@ -254,7 +254,7 @@ class LocalBroker(Runtime):
         await self.catalog.forget_unmade()
         listed = self.catalog.list()
         await self._open_views(local.numbers)
-        await self.in_thread(lambda: report_unclaimed(self, [*listed, *self.catalog.deleting()]))
+        await self.in_thread(lambda: report_unclaimed(self))
         if lost := self.meta.lost:
             self.report("catalog_lost", changes=lost)
             await self.catalog.pass_over(self.meta, lost)

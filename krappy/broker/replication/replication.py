@@ -91,9 +91,7 @@ class Replication:
             *(runtime, cluster, self._changes, logs, internal), self._fetcher.set, self._peers
         )
         await assignments.open()
-        # After ZooKeeper was given older data there may be topics here that it does not know.
-        known = [*runtime.catalog.list(), *runtime.catalog.deleting()]
-        await runtime.in_thread(lambda: report_unclaimed(runtime, known))
+        await runtime.in_thread(lambda: report_unclaimed(runtime))
         directory = await runtime.in_thread(replicas.directory)
         pulse = await runtime.in_thread(lambda: Pulse(runtime.config.data / PULSE))
         cluster.join(Home(runtime, logs, directory, pulse, endpoints))

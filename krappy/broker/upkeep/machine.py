@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,6 @@ import trio
 
 from krappy.errors import StorageError
 from krappy.store import identity
-from krappy.store.catalog import StoredTopic
 from krappy.store.disk import OS_DISK
 from krappy.store.format import REACHED
 from krappy.store.reached import ReachedFile
@@ -41,9 +40,12 @@ def make_folders(data: Path) -> ReachedFile:
     return reached
 
 
-def report_unclaimed(runtime: Runtime, topics: Sequence[StoredTopic]) -> None:
-    """Reports folders with events of none of these topics."""
-    known = {f"{topic.name}-{index}" for topic in topics for index in range(len(topic.numbers))}
+def report_unclaimed(runtime: Runtime) -> None:
+    """Reports folders with events of no topic: in a cluster ZooKeeper may have been given older data. The topics are
+    those of the image: a broker of a cluster has no view numbers of topics that were made while it was away."""
+    topics = [(name, len(topic.partitions)) for name, topic in runtime.image.topics.items()]
+    topics += [(gone.name, len(gone.numbers)) for gone in runtime.catalog.deleting()]
+    known = {f"{name}-{index}" for name, count in topics for index in range(count)}
     for folder in identity.unclaimed(runtime.config.data / "topics", known):
         runtime.report("folder_unclaimed", folder=str(folder), topic_id=identity.owner(folder) or "unknown")
 
