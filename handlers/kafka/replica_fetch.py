@@ -394,6 +394,9 @@ class ReplicaFetch:
                 offset = port.start_offset
                 begins = _begins((yield ReplicaRead(port, offset, 1, True)), offset)
                 is_empty = wanted.asked["last_fetched_epoch"] < 0
+                if wanted.is_led and not is_empty and begins < wanted.offset:  # no batch of its log ends here
+                    diverging = {"epoch": -1, "end_offset": begins}
+                    return {**refused(index, Code.NONE, begins), "diverging_epoch": diverging}
                 if wanted.is_led and not (is_empty and wanted.offset == begins):
                     return refused(index, Code.OFFSET_OUT_OF_RANGE, begins)
             if most > 0 and wanted.is_led and offset < port.end_offset:

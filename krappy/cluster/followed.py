@@ -130,7 +130,10 @@ class FollowedPartition:
             await self._compare(self._last, whole_batches(records), answer["high_watermark"], log_start)
             return
         if self._last is not None and code == Code.OFFSET_OUT_OF_RANGE:
-            self._last = None  # the leader's log does not have that batch: now it asks for what is behind it
+            # The leader's log does not have where that batch begins. It may have the last event of it. Otherwise the
+            # next request is for what is behind it.
+            end, epoch = self._at
+            self._last = Asked(end - 1, epoch) if self._last.offset < end - 1 else None
             return
         if code == Code.OFFSET_OUT_OF_RANGE and (log_start >= asked.offset or log_start >= 0 > asked.last_epoch):
             await self.port.start_over(self.epoch, log_start)

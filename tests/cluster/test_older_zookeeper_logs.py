@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from confluent_kafka.admin import NewPartitions, NewTopic
 
 from krappy.store import loss
@@ -71,14 +72,16 @@ def stand(cluster: ClusterProcesses, broker: int, value: str) -> int:
     return sum(any(value.encode() in each.read_bytes() for each in folder.glob("*.log")) for folder in folders)
 
 
-def test_a_log_is_set_aside_if_its_leader_begins_behind_it(tmp_path: Path) -> None:
-    """The stale leader has taken more events, and deleted them. So nothing tells what it had in the place of others."""
+@pytest.mark.parametrize(("start", "batch"), [(295, 10), (300, 10), (305, 13), (400, 10)])
+def test_a_log_is_set_aside_if_its_leader_begins_behind_it(tmp_path: Path, start: int, batch: int) -> None:
+    """The stale leader has taken more events, and deleted them. So nothing tells what it had in the place of others,
+    except for the events that both logs still have. The others' logs end at offset 300."""
     with running(tmp_path) as (zookeeper, cluster):
         leave_one_behind(zookeeper, cluster, tmp_path / "copy")
         start_registered(cluster.brokers[1])
         until_led_by_one(cluster)
-        write_many(cluster, "1", "alone", 600)
-        rows = [{"partition_index": index, "offset": 400} for index in range(PARTITIONS)]
+        write_many(cluster, "1", "alone", 600, batch=batch)
+        rows = [{"partition_index": index, "offset": start} for index in range(PARTITIONS)]
         asked = {"topics": [{"name": "kept", "partitions": rows}], "timeout_ms": 10_000}
 
         def is_deleted() -> bool:  # not before the others are known to be gone

@@ -301,6 +301,17 @@ async def test_a_replica_starts_over_where_a_batch_begins() -> None:
     assert (row["error_code"], row["log_start_offset"]) == (Code.OFFSET_OUT_OF_RANGE, 8)
 
 
+@runs
+async def test_a_replica_whose_log_ends_within_a_deleted_batch_has_another_log() -> None:
+    asker = Asker()
+    for _ in range(3):
+        asker.leader.produce(b"a", b"b", b"c")
+    asker.leader.delete_before(5)
+    row = await asker.one(at(4, 5))
+    assert (row["error_code"], row["log_start_offset"]) == (0, 3)
+    assert row["diverging_epoch"] == {"epoch": -1, "end_offset": 3}
+
+
 @pytest.mark.parametrize(
     ("offset", "last", "diverging"),
     [

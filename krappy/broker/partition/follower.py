@@ -135,6 +135,8 @@ class Follower:
         async with partition.writing:
             if not self.follows(epoch):
                 return
+            if log_start >= partition.log.claim[1]:
+                self._check_claim()
             if data:
                 await self._in_thread(lambda: self._append_and_sync(data, epoch))
                 partition.note_holes(max(high_watermark, partition.log.end_offset))
@@ -252,7 +254,8 @@ class Follower:
         """Raises CorruptBatch if events may be committed here that its leader never had. It has deleted what it had in
         their place, so the logs can't be compared."""
         log, state = self._partition.log, self.state
-        if log.claim > (state.claim or NO_CLAIM) and log.claim[0] >= state.unclean:
+        may_have_more = log.claim > (state.claim or NO_CLAIM) and log.claim[0] >= state.unclean
+        if may_have_more and log.claim[1] > log.start_offset:
             log.damage = f"{log.folder}: its leader may never have had its events, and its log begins behind them"
             log.is_parted = True
             raise CorruptBatch(log.damage)
