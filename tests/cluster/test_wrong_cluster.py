@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from krappy import blocking
+from krappy.errors import RequestTimeout, UnknownGroup
 from krappy.store.local_replicas import LocalReplicas
 from krappy.store.meta import Meta
+from krappy.types import TopicPartition as KrappyPartition
 from tests.cluster.brokers import ClusterProcesses, brokers
 from tests.cluster.stepping import stepping, stopping_at
 from tests.cluster.test_cluster import PARTITIONS, Writer, read, until_acked, written
@@ -172,6 +175,86 @@ def test_a_folder_with_topics_is_no_broker_that_another_folder_was(broker: Calla
     full.begin()
     with is_registered(full) as client:
         has(client, "mine")
+
+
+def use_groups(broker: BrokerProcess, client: blocking.Client, topic: str, group: str) -> None:
+    """A native group acknowledges the topic's event, a group of Kafka's commits a position behind it, and a transaction
+    and a staged job are committed."""
+    with client.consumer(topic, group=f"native-{group}") as member:
+        [event] = member.poll(PATIENCE)
+        member.ack(event, wait=True)
+    at = TopicPartition(topic, 0, 1)
+    member = Consumer({"bootstrap.servers": broker.kafka, "group.id": group})
+    member.commit(offsets=[at], asynchronous=False)
+    member.close()
+    producer = Producer({"bootstrap.servers": broker.kafka, "transactional.id": group})
+    producer.init_transactions(PATIENCE)
+    with client.stage(topic, job=group, task=0, attempt=1) as task:
+        task.send(b"staged", key=b"s")
+        token = task.seal()
+    assert client.commit_staged(group, [token]).records == 1
+
+
+def committed(broker: BrokerProcess, topic: str, group: str) -> list[int]:
+    """What a group of Kafka's has committed; nothing if the broker does not coordinate it yet."""
+    asked = Consumer({"bootstrap.servers": broker.kafka, "group.id": group})
+    try:
+        return [each.offset for each in asked.committed([TopicPartition(topic, 0)], PATIENCE)]
+    except KafkaException:
+        return []
+    finally:
+        asked.close()
+
+
+def check_groups(broker: BrokerProcess, client: blocking.Client, topic: str, group: str) -> None:
+    """Checks what `use_groups` has left."""
+    assert client.positions(f"native-{group}") == {KrappyPartition(topic, 0): 1}
+    wait_until(lambda: committed(broker, topic, group) == [1], "the group of Kafka's is there")
+    assert client.commit_staged(group, []).records == 1
+
+
+@pytest.mark.parametrize("what", ["groups", "native groups", "transactional ids", "staged jobs"])
+def test_a_folder_with_groups_is_refused_where_others_coordinate_them(
+    broker: Callable[..., BrokerProcess], what: str
+) -> None:
+    """Its groups would begin anew, its jobs would be published again, and nobody would end its transactions. So it is,
+    too, if brokers and clients of a new cluster come before the one whose folder was restored."""
+    joins, other = broker(1, "joins"), broker(2, "other")
+    was_alone(joins.data, "mine")
+    with BrokerProcess(joins.data) as alone, blocking.connect(alone.address, timeout=PATIENCE) as client:
+        use_groups(alone, client, "mine", "g")
+        assert alone.stop() == 0
+    other.begin()
+    with is_registered(other) as client:
+
+        def is_used() -> bool:
+            """Whether a client has used what the other broker coordinates."""
+            with suppress(KafkaException, RequestTimeout):  # the internal topic may still be in the making
+                match what:
+                    case "groups":
+                        return committed(other, "mine", "g") == [-1001]
+                    case "native groups":
+                        with suppress(UnknownGroup):
+                            client.group("native-g")
+                    case "transactional ids":
+                        settings = {"bootstrap.servers": other.kafka, "transactional.id": "g"}
+                        Producer(settings).init_transactions(PATIENCE)
+                    case _:
+                        client.abort_staged("g")
+                return True
+            return False
+
+        wait_until(is_used, f"others coordinate {what}")
+        is_refused(joins, f"has {what}")
+        assert not client.topics()
+    other.stop()
+    joins.settings["zookeeper_connect"] = f"{joins.settings['zookeeper_connect']}-own"
+    with stopping_at(joins, "gives topic"):  # what coordinates its groups is there already, and is its own
+        joins.begin()
+    joins.begin()
+    with is_registered(joins) as client:
+        has(client, "mine")
+        check_groups(joins, client, "mine", "g")
 
 
 def test_a_join_goes_on_only_where_it_began(broker: Callable[..., BrokerProcess]) -> None:

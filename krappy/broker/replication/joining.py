@@ -42,6 +42,12 @@ COORDINATED = {
     TRANSACTIONS: (b"x/",),
     JOBS: (b"sj/", b"so/"),
 }
+KEPT = {
+    OFFSETS: "groups",
+    SHARES: "native groups or share groups",
+    TRANSACTIONS: "transactional ids",
+    JOBS: "staged jobs",
+}
 SECURITY: tuple[Kind, ...] = (paths.USER_CONFIG, paths.QUOTA_CONFIG, "clients")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -121,7 +127,8 @@ async def _give(
     another one they might allow what it forbids. If this is interrupted, the next start does what is left.
 
     Groups, transactions and jobs are in this folder, so this broker coordinates all names from then on. Raises
-    StorageError, before anything is changed, if the cluster has a topic of one of the names."""
+    StorageError, before anything is changed, if the cluster has a topic of one of the names, or others coordinate
+    already what the folder has."""
     image, broker, there = local.tree.image, runtime.id, cluster.image
     begun, users = replicas.joining
     if begun not in ("", cluster_id):
@@ -130,6 +137,8 @@ async def _give(
             f"zookeeper_connect names the cluster {cluster_id}. Nothing is changed"
         )
     _check(runtime, image, there, begun=bool(begun))
+    # Before the topics: once clients see these, nobody else may tell them that a group has no positions there.
+    await change(cluster, lambda: _internal(runtime, cluster))
     if not begun:
         users = not (there.acls or any(there.configs.get(kind) for kind in SECURITY))
         await runtime.in_thread(lambda: replicas.begin_joining(cluster_id, broker, users=users))
@@ -148,14 +157,6 @@ async def _give(
     for path in (paths.USERS_SECRET, *map(paths.acl, image.acls)) if users else ():
         if (kept := local.tree.get(path)) is not None and await cluster.read(path) is None:
             await cluster.multi([Create(path, kept.data)])
-    for name, prefixes in COORDINATED.items():
-        if name not in cluster.image.topics and any(_has(runtime, prefix) for prefix in prefixes):
-            id = new_id()
-            data = znodes.topic(id, [(broker,)] * PARTITIONS, GENERATION)
-            at = paths.config("topics", name)
-            config = config_change(at, await cluster.read(at), settings_in_cluster(name))
-            below = [Create(paths.identity(name, id)), Create(paths.partitions(name))]
-            await cluster.multi([Create(paths.topic(name), data), *below, *config])
     await _skip_producer_ids(cluster, image.producer_ids)
     if made:
         runtime.report("topics_joined", topics=len(image.topics), partitions=len(made))
@@ -178,6 +179,33 @@ def _check(runtime: Runtime, image: Image, there: Image, *, begun: bool) -> None
                 f"{runtime.config.data} has a topic '{topic.name}', and the cluster has another one of that name: "
                 "delete one of them. Nothing is changed"
             )
+
+
+async def _internal(runtime: Runtime, cluster: MembershipPort) -> list[Operation]:
+    """What makes the internal topics that the folder needs, all led by this broker. Raises StorageError if the cluster
+    has one that others lead: they would never be told of the positions, transactions and outcomes in this folder."""
+    made: list[Operation] = []
+    for name, prefixes in COORDINATED.items():
+        if not any(_has(runtime, prefix) for prefix in prefixes):
+            continue
+        at, path = paths.config("topics", name), paths.topic(name)
+        if (found := await cluster.read(path)) is None:
+            id = new_id()
+            data = znodes.topic(id, [(runtime.id,)] * PARTITIONS, GENERATION)
+            made += [Create(path, data), Create(paths.identity(name, id)), Create(paths.partitions(name))]
+            made += config_change(at, await cluster.read(at), settings_in_cluster(name))
+        elif not _is_of(runtime.id, Image().after({path: found}).topics.get(name)):
+            raise StorageError(
+                f"{runtime.config.data} has {KEPT[name]} of its own, and the cluster keeps some already, in {name}: "
+                "give the folder a cluster of its own, by another path in zookeeper_connect, and start it there before "
+                "other brokers and clients. Nothing is changed"
+            )
+    return made
+
+
+def _is_of(broker: int, topic: TopicImage | None) -> bool:
+    """Whether an internal topic was made by `_internal` for this broker, in an earlier start that was interrupted."""
+    return topic is not None and all(broker in each.replicas for each in topic.partitions)
 
 
 def _topic(topic: TopicImage, local: LocalCatalog, broker: int) -> Iterator[Operation]:
