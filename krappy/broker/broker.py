@@ -343,7 +343,7 @@ class LocalBroker(Runtime):
         return await backup.take(self, self.changes.locks, self.staging.files)
 
     def new_backup(self) -> cluster_backup.BegunBackup | None:  # a cluster's; None: this broker is alone
-        return cluster_backup.BegunBackup(self, self.changes.locks) if self.in_cluster else None
+        return cluster_backup.BegunBackup(self, self.changes.locks, self.coordinators) if self.in_cluster else None
 
     async def leave(self) -> None:
         """In a cluster, before the broker stops: others take over what it leads."""

@@ -33,10 +33,12 @@ from krappy.records import batch
 from krappy.store.catalog import LocalCatalog
 from krappy.store.meta import Meta
 from krappy.wire import messages as m
+from krappy.wire.kafka import Code
 from tests.cli.test_backup_trouble import HALTED
-from tests.cluster.brokers import ClusterProcesses
+from tests.cluster.brokers import ClusterProcesses, SharedProcesses, start_registered
 from tests.cluster.secured import SecuredProcesses
 from tests.cluster.test_backup import LONG_S, check_folder, done
+from tests.cluster.test_groups_kept import commit, offsets
 from tests.cluster.test_secured import secured as secured
 from tests.cluster.test_staged_jobs import stage
 from tests.kafka.raw import Raw
@@ -277,6 +279,28 @@ def test_what_can_be_read(cluster: ClusterProcesses) -> None:
         assert peer.ask(m.ReadBackup(held.handle, "manifest.json", 1 << 62, 100), m.BackupRead).data == b""
         peer.ask(m.Unregister(held.handle), m.Unregistered)
         wait_until(lambda: not any((cluster.brokers[1].data / "backup").iterdir()), "the links are removed")
+
+
+def test_groups_of_a_folder_that_was_alone_are_in_a_backup_just_after_it_joined(
+    tmp_path: Path, shared_processes: SharedProcesses
+) -> None:
+    """They move into the cluster's topics one by one, which takes seconds."""
+    groups = [f"g{number}" for number in range(600)]
+    cluster = ClusterProcesses(tmp_path, shared_processes.zookeeper, 1, shared_processes.launch)
+    with ExitStack() as stack:
+        stack.callback(cluster.kill)
+        with BrokerProcess(cluster.brokers[1].data) as alone, Raw(alone.kafka) as raw:
+            with blocking.connect(alone.address, timeout=LONG_S) as client:
+                client.create_topic("t", 1)
+            for name in groups:
+                assert commit(raw, name, 0, 7) == Code.NONE
+            assert alone.stop() == 0
+        start_registered(cluster.brokers[1])
+        done("backup", tmp_path / "backup", "--address", cluster.native)
+    done("restore", tmp_path / "backup", "--data", tmp_path / "alone")
+    with BrokerProcess(tmp_path / "alone") as alone, Raw(alone.kafka) as raw:
+        assert [offsets(raw, name) for name in groups] == [{0: 7}] * len(groups)
+        assert alone.stop() == 0
 
 
 def test_over_tls_and_only_for_brokers_and_super_users(secured: SecuredProcesses, tmp_path: Path) -> None:

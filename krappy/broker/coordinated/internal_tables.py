@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import trio
 
@@ -29,6 +29,7 @@ from krappy.types import Headers
 from krappy.waiting import Later, wait_any
 
 if TYPE_CHECKING:
+    from krappy.broker.coordinated.own_folder import OwnFolder
     from krappy.broker.partition.partition import Partition
     from krappy.broker.runtime import Runtime
 
@@ -43,6 +44,8 @@ Kept = TypeVar("Kept")
 
 class InternalTables(ABC, Generic[Kept]):
     """`Kept`: what is loaded of a partition."""
+
+    _own: OwnFolder[Any]  # `read` moves it in
 
     def __init__(self, runtime: Runtime, topic: str, keys: InternalKeys) -> None:
         self._runtime = runtime
@@ -159,6 +162,11 @@ class InternalTables(ABC, Generic[Kept]):
         """The partition that a name belongs to; -1: the topic is not there."""
         found = self._runtime.image.topics.get(self._topic)
         return -1 if found is None else partition_of(name, len(found.partitions))
+
+    @property
+    def incomplete(self) -> set[int]:
+        """The partitions that do not have all that this broker kept of their names while it was alone."""
+        return {self.index_of(name) for name in self._own.left}
 
     # --- which partitions
 

@@ -3,7 +3,7 @@ topic."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from krappy.broker.coordinated.internal_table import InternalTable
@@ -26,6 +26,11 @@ class OwnFolder(Generic[Item]):
         """Raises StorageError for what can't be read."""
         self._runtime, self._store = runtime, store
         self._left = store.load_all()
+
+    @property
+    def left(self) -> Collection[str]:
+        """The names that have not moved yet."""
+        return self._left.keys()
 
     async def move(
         self,

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
+from krappy.broker.coordinated.internal_tables import InternalTables
 from krappy.broker.name_locks import NameLocks, everything
 from krappy.broker.topics.internal_topics import JOBS, TRANSACTIONS
 from krappy.broker.upkeep.backup import MOST_HELD, Hold, take_logs
@@ -32,6 +33,7 @@ from krappy.types import text_id
 from krappy.waiting import Signal, wait_any
 
 if TYPE_CHECKING:
+    from krappy.broker.coordinators import Coordinators
     from krappy.broker.partition.partition import Partition
     from krappy.broker.runtime import Runtime
     from krappy.broker.topics.topic import Topic
@@ -59,8 +61,8 @@ class NotedEnd(NamedTuple):
 class BegunBackup:
     """A backup that a connection has begun."""
 
-    def __init__(self, runtime: Runtime, locks: NameLocks) -> None:
-        self._runtime, self._locks = runtime, locks
+    def __init__(self, runtime: Runtime, locks: NameLocks, coordinators: Coordinators) -> None:
+        self._runtime, self._locks, self._coordinators = runtime, locks, coordinators
         self._stands = trio.Event()
         self._waiting = trio.CancelScope()  # around the waits for what others are doing
         self._moved = Signal()
@@ -122,10 +124,18 @@ class BegunBackup:
         noted: list[NotedEnd] = []
         deadline = trio.current_time() + SETTLE_S
         wanted = None if topics is None else set(topics)
+        incomplete = {
+            (name, index)
+            for name, tables in self._coordinators.loaded.items()
+            if isinstance(tables, InternalTables)
+            for index in tables.incomplete
+        }  # just after a restored folder has joined: groups that are still in the folder would not be in the backup
         for number, (topic, partition) in enumerate(self._local()):
             if number % TURN == 0:
                 await trio.lowlevel.checkpoint()
             if (wanted is not None and topic.name not in wanted) or partition.role is not Role.LEADER:
+                continue
+            if (topic.name, partition.index) in incomplete:
                 continue
             settled = False
             with trio.CancelScope(deadline=deadline):
