@@ -33,7 +33,7 @@ from krappy.broker.runtime import Runtime
 from krappy.broker.tree_changes import change
 from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.tree import Create, Operation
-from krappy.core.security.sasl import LONGEST_NAME
+from krappy.core.security.sasl import LONGEST_NAME, LONGEST_PASSWORD
 from krappy.core.security.scram import HASHES, ITERATIONS, KAFKAS_SALT, SALT, ScramCredential, kafkas_salt
 from krappy.errors import ConfigError, ConnectionLost, InvalidRequest, StorageError, UnknownUser
 from krappy.ports.users import Credentials, Took, untold
@@ -46,7 +46,6 @@ USUAL: Profile = tuple((each, SALT, ITERATIONS) for each in sorted(HASHES))
 LOOK_SECONDS = 10.0  # between two looks at the files of `users_dir`
 KEPT = 10_000  # so many passwords that proved right are remembered, as hashes
 MOST_TURNS = 1_000  # so many checks of one address may wait at a time
-LONGEST_PASSWORD = 4096  # bytes of a file; a line feed at its end counts
 
 
 class Users:

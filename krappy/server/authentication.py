@@ -46,7 +46,8 @@ from krappy.tls import TlsSocket
 if TYPE_CHECKING:
     from krappy.server.server import Server
 
-LOCKED_FRAME = 64 << 10  # bytes of a request before its peer has logged in
+LOCKED_FRAME = 8 << 10  # bytes of a request before its peer has logged in
+LOCKED_TOKEN = 64 << 10  # where users log in with tokens
 LONGEST_NAME = 255  # characters of a user's name, or a mechanism's, that are noted
 MAX_STEPS = 8  # messages of one attempt
 HOUR_MS = 3_600_000  # after which a user with a token must log in again, unless the settings say something else
@@ -71,6 +72,7 @@ class Authenticator:
             self.mechanisms: Sequence[str] = read_mechanisms(settings.sasl_enabled_mechanisms)
         except ValueError as error:
             raise ConfigError(f"sasl_enabled_mechanisms: {error}", setting="sasl_enabled_mechanisms") from None
+        self.longest = LOCKED_TOKEN if OAUTHBEARER in self.mechanisms else LOCKED_FRAME
         self._users = users
         self._audit = audit
         self._report = report
@@ -281,7 +283,8 @@ class Entrance:
 
     def _limit(self) -> int:
         """The size of the largest frame that it takes now."""
-        return LOCKED_FRAME if self._locked else self._server.max_frame
+        shared = self._admission.authenticator
+        return shared.longest if self._locked and shared is not None else self._server.max_frame
 
     def _proved(self, proved: Proved, mechanism: str, lifetime_ms: int) -> None:
         self._locked = False

@@ -17,6 +17,7 @@ import pytest
 import krappy
 from krappy import blocking, errors
 from krappy.clients import link
+from krappy.core.security.sasl import LONGEST_PASSWORD
 from krappy.core.security.scram import ScramClient
 from krappy.server import authentication
 from krappy.testing.running import RunningBroker, run_broker
@@ -359,6 +360,18 @@ def test_a_large_frame_is_refused_before_the_login(broker: RunningBroker) -> Non
             native.receive(0)
 
 
+def test_a_password_has_an_end(broker: RunningBroker) -> None:
+    """Each that waits to be checked is kept, and none needs tens of KB."""
+    with broker.connect(user="ada", password=SECRET) as client:
+        for size, code in ((LONGEST_PASSWORD, 0), (LONGEST_PASSWORD + 1, Code.SASL_AUTHENTICATION_FAILED)):
+            client.security.set_password("eve", "e" * size)
+            with Raw(address(broker)) as raw:
+                raw.ask(ApiKey.SASL_HANDSHAKE, {"mechanism": "PLAIN"})
+                found = raw.ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": b"eve\0eve\0" + b"e" * size})
+                assert found["error_code"] == code
+        client.security.delete_user("eve")
+
+
 def test_who_does_not_log_in_is_sent_away(tmp_path: Path) -> None:
     settings = {**LISTENERS, "users_dir": users_dir(tmp_path / "users", ada=SECRET), **ADMIN}
     with run_broker(tmp_path / "data", authentication_timeout_ms=300, **settings) as broker:
@@ -546,7 +559,7 @@ def test_a_file_that_is_no_password_blocks_no_other(tmp_path: Path, monkeypatch:
         "empty": b"",
         "lines": b"\r\n\n",
         "latin": "größe".encode("latin-1"),
-        "long": b"x" * (users.LONGEST_PASSWORD + 1),
+        "long": b"x" * (LONGEST_PASSWORD + 1),
         "a\nb": b"x",
         "\x7f": b"x",
     }
@@ -584,13 +597,13 @@ def test_a_file_that_is_no_password_blocks_no_other(tmp_path: Path, monkeypatch:
         assert told("has a name that no user can have") == 2
         assert comes_in("ada", SECRET)
         assert not comes_in("empty", "")
-        assert not comes_in("long", "x" * users.LONGEST_PASSWORD)
+        assert not comes_in("long", "x" * LONGEST_PASSWORD)
         put("bob", b"")
         (folder / "carl").unlink()
-        put("dora", b"d" * users.LONGEST_PASSWORD)
+        put("dora", b"d" * LONGEST_PASSWORD)
         put("ada", b"another")
         wait_until(lambda: comes_in("ada", "another"), "who has a file that is good gets the new password")
-        assert comes_in("dora", "d" * users.LONGEST_PASSWORD)
+        assert comes_in("dora", "d" * LONGEST_PASSWORD)
         assert not comes_in("carl", "c")
         assert comes_in("bob", "b")
         wait_until(lambda: told("bob is empty", "stays as he was") == 1, "it is told")

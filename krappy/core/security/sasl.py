@@ -21,7 +21,8 @@ from krappy.core.security.scram import HASHES, ScramCredential, ScramRefused, Sc
 PLAIN = "PLAIN"
 MECHANISMS = (*HASHES, PLAIN, OAUTHBEARER)
 LONGEST_NAME = 255  # characters of a user's name
-LONGEST_MESSAGE = 64 << 10  # bytes of a client's message; before a login no larger frame is taken, but after it
+LONGEST_PASSWORD = 4096  # bytes of a password, and of a file with one: a line feed at its end counts there
+LONGEST_MESSAGE = 64 << 10  # bytes of a client's message: it may have a token
 
 
 class SaslRefused(Exception):
@@ -104,6 +105,8 @@ def _plain(data: bytes) -> PasswordGiven:
     identity, user, password = parts
     if not user or not password or identity not in ("", user) or len(user) > LONGEST_NAME:
         raise SaslRefused("no user, no password, or another authorization identity")
+    if len(password.encode()) > LONGEST_PASSWORD:
+        raise SaslRefused(f"a password of more than {LONGEST_PASSWORD} bytes")
     return PasswordGiven(user, password)
 
 
