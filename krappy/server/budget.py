@@ -5,7 +5,8 @@ that holds less than `FAIR` may go on, so that a few that hold much do not starv
 most `total`, plus `FAIR` and one answer for each connection, plus half of `total` and one large request for requests
 that wait. What peers send in part who have not logged in counts apart (`strangers.StrangerBytes`).
 
-A large frame is read only once there is room for the whole frame. While one waits for room, memory is `short`, and the
+A large frame is read only once there is room for the whole frame; so is one of more than `FAIR` while half of the
+budget is taken (`scarce`). While one waits for room, memory is `short`, and the
 server ends connections that hold memory without using it (`Server._look_after`). Large frames of one user, or address,
 have as much room as is left for all others: half of it, if there is no other. So who announces many, and sends them
 slowly, makes nobody else wait; meanwhile only his own connections count as slow. Who has less than half, and waits for
@@ -44,6 +45,11 @@ class Budget:
     @property
     def spent(self) -> bool:
         return self.used >= self.total
+
+    @property
+    def scarce(self) -> bool:
+        """Half of it is taken."""
+        return self.used >= self.total // 2
 
     @property
     def crowded(self) -> bool:
@@ -100,8 +106,7 @@ class Budget:
         self._first = None
         if was_spent and self.used < self.total:
             self.freed.fire()
-        if self._wanted:
-            self._room.fire()
+        self._wake()
 
     def park(self, count: int, owner: str) -> None:
         """A request of `count` bytes begins to wait; a negative count: it ends. `owner`: the user, or the address."""
@@ -139,6 +144,12 @@ class Budget:
             if not sizes:
                 del self._wanted[owner]
             self._first = None
+            self._wake()
+
+    def _wake(self) -> None:
+        """Lets reservations go on, if one may. Else hundreds that wait for their owner's own would be woken each time
+        that anything is answered."""
+        if self._wanted and (not self.used or 0 < self._smallest() <= self.total - self.used):
             self._room.fire()
 
     def _may_reserve(self, count: int, owner: str) -> bool:

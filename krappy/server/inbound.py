@@ -281,7 +281,7 @@ class Inbound(Throttled):
             data = chunk
         position, held, quotas = 0, len(data), self._quotas
         least, limit = self._least, self._limit()
-        large = FAIR if self._server.budget.spent and not self._locked else LARGE
+        large = FAIR if self._server.budget.scarce and not self._locked else LARGE
         waits = contended and self._quick < 0
         small = self._server.turns.small
         while held - position >= 4:

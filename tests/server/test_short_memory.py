@@ -228,10 +228,13 @@ def test_large_frames_that_one_peer_sends_slowly_leave_room_to_others(
             assert size < budget.used <= 2 * MEMORY + size
             assert budget.short_for == {"127.0.0.2"}
             assert not budget.short
+            woken: list[None] = []
+            budget._room.subscribe(lambda: woken.append(None))
             async with krappy.connect(broker.address) as client, client.producer("t") as producer:
                 for _ in range(3):
                     with trio.fail_after(PATIENCE):
                         await producer.send(b"x" * size)
+            assert not woken  # hundreds may wait, and would have to look each time whether they may go on
             while slow:  # whoever it is, a next one has its room
                 await until(lambda: budget.used >= size - 12, "one has its room")
                 await slow.pop().aclose()
@@ -241,6 +244,32 @@ def test_large_frames_that_one_peer_sends_slowly_leave_room_to_others(
 
     def channels(broker: krappy.Broker) -> list[channel.Channel]:
         return [each for each in broker.server.connections if isinstance(each, channel.Channel)]
+
+    trio.run(main)
+
+
+def test_half_frames_of_one_peer_leave_room_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it is with frames that are large by little, which need no room at first."""
+    monkeypatch.setattr(channel, "GRACE", 1e6)
+
+    async def main() -> None:
+        async with topic(tmp_path, memory_bytes=4 * MEMORY) as broker:
+            budget, (host, _, port) = broker.server.budget, broker.address.rpartition(":")
+            slow = []
+            for _ in range(60):
+                stream = await trio.open_tcp_stream(host, int(port), local_address="127.0.0.2")
+                slow.append(stream)
+                await stream.send_all((100_000).to_bytes(4, "big") + bytes(90_000))
+            await until(lambda: budget.short_for == {"127.0.0.2"}, "one waits for those of the same address")
+            async with krappy.connect(broker.address) as client, client.producer("t") as producer:
+                for _ in range(3):
+                    with trio.fail_after(PATIENCE):
+                        await producer.send(b"x" * (MEMORY // 2))
+            for stream in slow:
+                await stream.aclose()
+            await until(lambda: not broker.server.connections, "the connections have ended")
+            assert budget.used == 0
+            assert not budget._reserved
 
     trio.run(main)
 
