@@ -6,11 +6,11 @@ most `total`, plus `FAIR` and one answer for each connection, plus half of `tota
 that wait. What peers send in part who have not logged in counts apart (`strangers.StrangerBytes`).
 
 A large frame is read only once there is room for the whole frame; so is one of more than `FAIR` while half of the
-budget is taken (`scarce`). While one waits for room, memory is `short`, and the
-server ends connections that hold memory without using it (`Server._look_after`). Large frames of one user, or address,
-have as much room as is left for all others: half of it, if there is no other. So who announces many, and sends them
-slowly, makes nobody else wait; meanwhile only his own connections count as slow. Who has less than half, and waits for
-what others have taken, has no connections ended of those who have reserved less than he.
+budget is taken (`scarce`). While one waits for room, memory is `short`, and the server ends connections that hold
+memory without using it (`Server._look_after`). Large frames of one user, or address, have as much room as is left for
+all others: half of it, if there is no other. So who announces many, and sends them slowly, makes nobody else wait;
+meanwhile only his own connections count as slow. Who has less than half, and waits for what others have taken, has no
+connections ended of those who have reserved less than he.
 """
 
 from __future__ import annotations

@@ -39,6 +39,13 @@ async def answered(stream: trio.SocketStream) -> None:
         assert await stream.receive_some(4)
 
 
+async def announced(broker: krappy.Broker, size: int, source: str, sent: int = 100) -> trio.SocketStream:
+    """A peer at the address `source` that has announced a native frame of `size` bytes, and has sent `sent` of them."""
+    stream, _ = await opened(broker, broker.address, source)
+    await stream.send_all(size.to_bytes(4, "big") + bytes(sent))
+    return stream
+
+
 def test_large_kafka_requests_wait_while_others_take_much_to_be_answered(tmp_path: Path) -> None:
     """An element of some bytes takes hundreds once it is read, until it is answered. How many elements there are is
     known only when they are read."""
@@ -218,12 +225,8 @@ def test_large_frames_that_one_peer_sends_slowly_leave_room_to_others(
 
     async def main() -> None:
         async with topic(tmp_path, memory_bytes=4 * MEMORY) as broker:
-            budget, (host, _, port) = broker.server.budget, broker.address.rpartition(":")
-            slow = []
-            for number in range(12):
-                stream = await trio.open_tcp_stream(host, int(port), local_address="127.0.0.2")
-                slow.append(stream)
-                await stream.send_all((size - number).to_bytes(4, "big") + bytes(100))
+            budget = broker.server.budget
+            slow = [await announced(broker, size - number, "127.0.0.2") for number in range(12)]
             await until(lambda: sum(each._wanted > 0 for each in channels(broker)) == len(slow), "all have come")
             assert size < budget.used <= 2 * MEMORY + size
             assert budget.short_for == {"127.0.0.2"}
@@ -254,12 +257,8 @@ def test_half_frames_of_one_peer_leave_room_to_others(tmp_path: Path, monkeypatc
 
     async def main() -> None:
         async with topic(tmp_path, memory_bytes=4 * MEMORY) as broker:
-            budget, (host, _, port) = broker.server.budget, broker.address.rpartition(":")
-            slow = []
-            for _ in range(60):
-                stream = await trio.open_tcp_stream(host, int(port), local_address="127.0.0.2")
-                slow.append(stream)
-                await stream.send_all((100_000).to_bytes(4, "big") + bytes(90_000))
+            budget = broker.server.budget
+            slow = [await announced(broker, 100_000, "127.0.0.2", sent=90_000) for _ in range(60)]
             await until(lambda: budget.short_for == {"127.0.0.2"}, "one waits for those of the same address")
             async with krappy.connect(broker.address) as client, client.producer("t") as producer:
                 for _ in range(3):
@@ -280,16 +279,10 @@ def test_only_own_connections_count_as_slow_for_who_has_much(tmp_path: Path, mon
 
     async def main() -> None:
         async with topic(tmp_path, memory_bytes=4 * MEMORY) as broker:
-            budget, server, (host, _, port) = broker.server.budget, broker.server, broker.address.rpartition(":")
-
-            async def announced(source: str, size: int) -> trio.SocketStream:
-                stream = await trio.open_tcp_stream(host, int(port), local_address=source)
-                await stream.send_all(size.to_bytes(4, "big") + bytes(100))
-                return stream
-
-            other = await announced("127.0.0.3", MEMORY // 2)
+            budget, server = broker.server.budget, broker.server
+            other = await announced(broker, MEMORY // 2, "127.0.0.3")
             await until(lambda: budget.used > 0, "it has its room")
-            slow = [await announced("127.0.0.2", MEMORY) for _ in range(3)]
+            slow = [await announced(broker, MEMORY, "127.0.0.2") for _ in range(3)]
             await until(lambda: budget.short_for == {"127.0.0.2"}, "one waits for those of the same address")
             for each in server.connections:
                 each._frame_since = -math.inf  # type: ignore[attr-defined]
@@ -309,12 +302,10 @@ def test_slow_connections_of_others_count_for_who_has_less_than_half(
 
     async def main() -> None:
         async with topic(tmp_path, memory_bytes=4 * MEMORY) as broker:
-            budget, server, (host, _, port) = broker.server.budget, broker.server, broker.address.rpartition(":")
+            budget, server = broker.server.budget, broker.server
             streams, size = [], 400_000
-            for number, announced in ((5, size // 2), (2, 3 * MEMORY // 2), (3, 3 * MEMORY // 2), (4, size), (4, size)):
-                stream = await trio.open_tcp_stream(host, int(port), local_address=f"127.0.0.{number}")
-                streams.append(stream)
-                await stream.send_all(announced.to_bytes(4, "big") + bytes(100))
+            for number, large in ((5, size // 2), (2, 3 * MEMORY // 2), (3, 3 * MEMORY // 2), (4, size), (4, size)):
+                streams.append(await announced(broker, large, f"127.0.0.{number}"))
                 count = len(streams)
                 await until(lambda: sum(each.received for each in server.connections) == 104 * count, "it is there")  # noqa: B023
             assert budget.short_for == {"127.0.0.4"}

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"sync"
@@ -140,6 +141,20 @@ func (member *member) assign(topic string, partitions []int32) {
 	for _, partition := range partitions {
 		member.assigned = append(member.assigned, []any{topic, partition})
 	}
+}
+
+// run serves one session of the group after the other, until it is closed.
+func (member *member) run(group io.Closer, session func(context.Context)) {
+	running, cancel := context.WithCancel(context.Background())
+	member.close = func() error {
+		cancel()
+		return group.Close()
+	}
+	go func() {
+		for running.Err() == nil {
+			session(running)
+		}
+	}()
 }
 
 // withGroups adds the operations of a client that has groups, of which `join` joins one.

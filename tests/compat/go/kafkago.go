@@ -180,20 +180,11 @@ func kafkaGoJoin(asked request, member *member) error {
 	if err != nil {
 		return err
 	}
-	running, cancel := context.WithCancel(context.Background())
-	member.close = func() error {
-		cancel()
-		return group.Close()
-	}
-	go func() {
-		for running.Err() == nil {
-			generation, err := group.Next(running)
-			if err != nil {
-				continue
-			}
+	member.run(group, func(running context.Context) {
+		if generation, err := group.Next(running); err == nil {
 			kafkaGoServe(generation, asked, member)
 		}
-	}()
+	})
 	return nil
 }
 

@@ -261,15 +261,8 @@ func saramaJoin(asked request, member *member) error {
 	if err != nil {
 		return err
 	}
-	running, cancel := context.WithCancel(context.Background())
-	member.close = func() error {
-		cancel()
-		return group.Close()
-	}
-	go func() {
-		for running.Err() == nil {
-			group.Consume(running, []string{asked.Topic}, saramaHandler{asked.Topic, member})
-		}
-	}()
+	member.run(group, func(running context.Context) {
+		group.Consume(running, []string{asked.Topic}, saramaHandler{asked.Topic, member})
+	})
 	return nil
 }
